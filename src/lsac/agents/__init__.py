@@ -1,0 +1,7 @@
+"""Every algorithm, by the name that the command line uses. A module here offers `Config`, `State` and `make`."""
+
+from types import ModuleType
+
+from lsac.agents import sac
+
+AGENTS: dict[str, ModuleType] = {"sac": sac}

@@ -1,0 +1,14 @@
+"""Statistics over seeds. The seed is the unit of replication: episodes of one seed are not independent runs."""
+
+import numpy as np
+from scipy import stats
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+    """Mean and Student-t interval of it, over the first axis of one number per seed."""
+    values = np.asarray(values, float)
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, float("nan"), float("nan")
+    half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    return mean, mean - half, mean + half

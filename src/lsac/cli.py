@@ -1,0 +1,303 @@
+"""The command line. Every command is a function that takes the rest of the arguments; errors become one sentence."""
+
+import dataclasses
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from lsac.errors import InputError, LsacError
+
+STOPPED = 75
+"""Exit code of a run that a signal stopped: it is saved, and `lsac resume` continues it."""
+
+USAGE = """\
+usage: lsac COMMAND ...
+
+Train, compare and understand continuous-control agents.
+
+  lsac train ALGO --env ID     train an agent, all seeds in one compiled program
+  lsac resume DIR              continue a run that was stopped, or make it longer
+  lsac eval DIR                run the trained policies and print their returns
+  lsac report DIR... --out DIR draw curves and write tables
+  lsac doctor                  what this machine has, and how fast it simulates
+
+Every command explains itself: lsac COMMAND --help
+"""
+
+
+def _parse(cls: Any, args: list[str], prog: str, text: str, **more: Any) -> Any:
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    return tyro.cli(cls, args=args, prog=prog, description=text, config=config, **more)
+
+
+# train ---------------------------------------------------------------------------------------------------------------
+
+TRAIN_HELP = """Train {algorithm}: {idea}
+
+Examples:
+  lsac train {algorithm} --env Pendulum-v1 --preset quickstart
+  lsac train {algorithm} --env HalfCheetah-v5 --seeds 5 --steps 300000 --out runs/cheetah
+
+Presets: {presets}. Options change what the preset sets.
+"""
+
+
+def train(args: list[str]) -> int:
+    from lsac.experiment import check, find_algorithm
+    from lsac.folder import RunFolder, default_path
+    from lsac.presets import PRESETS, preset
+    from lsac.training import describe, source_of
+
+    if not args or args[0].startswith("-"):
+        print(f"usage: lsac train ALGO --env ID [options]\n\nalgorithms: {', '.join(PRESETS)}\n"
+              "options of one: lsac train sac --help\n\nExample:\n"
+              "  lsac train sac --env Pendulum-v1 --preset quickstart")
+        return 0 if args[:1] in (["--help"], ["-h"]) else 2
+    algorithm, args = args[0], args[1:]
+    module = find_algorithm(algorithm)
+    from lsac.experiment import Experiment
+
+    name = _peek(args, "--preset") or "default"
+    defaults = preset(algorithm, name, _peek(args, "--env") or "")
+
+    @dataclasses.dataclass(frozen=True)
+    class Options:
+        experiment: Experiment[module.Config]  # type: ignore[name-defined]
+        preset: str = "default"
+        """named settings to start from"""
+        out: Path | None = None
+        """folder of the run; default: a new one in runs/"""
+
+    text = TRAIN_HELP.format(
+        algorithm=algorithm, idea=(module.__doc__ or "").splitlines()[0], presets=", ".join(PRESETS[algorithm])
+    )
+    given = _parse(Options, args, f"lsac train {algorithm}", text, default=Options(defaults, name))
+    experiment = given.experiment
+    if not experiment.env:
+        raise InputError("--env: name an environment, for example --env Pendulum-v1")
+    check(experiment)
+    source = source_of(experiment.env)
+    spec = describe(source)
+    path = given.out or default_path(algorithm, experiment.env, experiment.seed)
+    folder = RunFolder.create(path, algorithm, experiment)
+    return _run(algorithm, experiment, source, spec, folder, resume=False)
+
+
+def _peek(args: list[str], flag: str) -> str | None:
+    """The value of an option, before all are parsed: a preset decides the defaults of the rest."""
+    for i, arg in enumerate(args):
+        if arg == flag and i + 1 < len(args):
+            return args[i + 1]
+        if arg.startswith(flag + "="):
+            return arg.split("=", 1)[1]
+    return None
+
+
+def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, resume: bool) -> int:
+    from lsac.display import Display
+    from lsac.loops import Stop
+    from lsac.training import Training
+
+    stop = Stop()
+    before = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with Display() as display:
+            display.say(f"{algorithm} on {experiment.env}, {experiment.steps:,} steps, seeds {experiment.seed_list}")
+            training = Training(algorithm, experiment, source, spec, folder, display.watch, display.say)
+            try:
+                if resume:
+                    training.loop.restore(folder.checkpoints.load())
+                    display.say(f"continuing at step {training.loop.step:,}; simulators start new episodes")
+                finished = training.loop.run(stop)
+            finally:
+                training.close()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if not finished:
+        print(f"stopped and saved at step {training.loop.step:,}; continue with: lsac resume {folder.path}")
+        return STOPPED
+    _conclude(folder)
+    return 0
+
+
+def _conclude(folder: Any) -> None:
+    from lsac.analysis.load import load_run
+    from lsac.analysis.report import curve_of_run
+
+    run = load_run(folder.path)
+    picture = curve_of_run(run, folder.path / "curve.png")
+    summary = run.final_sentence()
+    print(f"{summary}\ncurve: {picture}\nrun: {folder.path}")
+
+
+# resume --------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    run: tyro.conf.Positional[Path]
+    """folder of the run"""
+    steps: int | None = None
+    """new number of environment steps per seed, if the run is to become longer"""
+
+
+RESUME_HELP = """Continue a run that was stopped, exactly where it was saved; or make a finished one longer.
+
+Examples:
+  lsac resume runs/cheetah
+  lsac resume runs/cheetah --steps 1000000
+"""
+
+
+def resume(args: list[str]) -> int:
+    from lsac.experiment import check
+    from lsac.folder import RunFolder
+    from lsac.training import describe, source_of
+
+    given = _parse(Resume, args, "lsac resume", RESUME_HELP)
+    folder, algorithm, experiment = RunFolder.open(given.run)
+    step = folder.checkpoints.load().record["step"]
+    if given.steps is not None:
+        if given.steps < step:
+            raise InputError(f"--steps {given.steps}: the run is at step {step} already")
+        experiment = dataclasses.replace(experiment, steps=given.steps)
+    if step >= experiment.steps:
+        print(f"{given.run}: finished at step {step:,}; nothing to do (--steps N makes it longer)")
+        return 0
+    check(experiment)
+    source = source_of(experiment.env)
+    spec = describe(source)
+    folder.write_config(algorithm, experiment)
+    return _run(algorithm, experiment, source, spec, folder, resume=True)
+
+
+# eval ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    run: tyro.conf.Positional[Path]
+    """folder of the run"""
+    episodes: int = 10
+    """episodes per seed"""
+    policy: str = "last"
+    """last (of the newest checkpoint) or best (of the evaluations during training)"""
+    stochastic: bool = False
+    """sample actions instead of taking the mean"""
+
+
+EVAL_HELP = """Run the trained policies of every seed and print their returns.
+
+Examples:
+  lsac eval runs/cheetah
+  lsac eval runs/cheetah --episodes 20 --policy best
+"""
+
+
+def evaluate(args: list[str]) -> int:
+    from lsac.evaluate import evaluate_run
+
+    given = _parse(Evaluate, args, "lsac eval", EVAL_HELP)
+    if given.episodes < 1:
+        raise InputError(f"--episodes {given.episodes}: must be at least 1")
+    if given.policy not in ("last", "best"):
+        raise InputError(f"--policy {given.policy}: must be last or best")
+    print(evaluate_run(given.run, given.episodes, given.policy, not given.stochastic))
+    return 0
+
+
+# report --------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """folders of runs"""
+    out: Path
+    """folder for the curves (PNG) and the table (CSV)"""
+
+
+REPORT_HELP = """Draw learning curves (mean and 95 % interval over seeds) and write a table.
+
+Examples:
+  lsac report runs/cheetah --out report
+  lsac report runs/cheetah runs/hopper --out report
+"""
+
+
+def report(args: list[str]) -> int:
+    from lsac.analysis.load import load_run
+    from lsac.analysis.report import write_report
+
+    given = _parse(Report, args, "lsac report", REPORT_HELP)
+    if not given.runs:
+        raise InputError("lsac report: name at least one folder of a run")
+    for path in write_report([load_run(run) for run in given.runs], given.out):
+        print(path)
+    return 0
+
+
+# doctor --------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Doctor:
+    env: str = "HalfCheetah-v5"
+    """environment whose simulation is timed"""
+    seconds: float = 2.0
+    """how long each rate is measured"""
+
+
+DOCTOR_HELP = """Say what this machine has: versions, devices, rendering, and how fast it simulates, serial and parallel.
+
+Examples:
+  lsac doctor
+  lsac doctor --env Pendulum-v1 --seconds 1
+"""
+
+
+def doctor(args: list[str]) -> int:
+    from lsac.doctor import diagnose
+
+    given = _parse(Doctor, args, "lsac doctor", DOCTOR_HELP)
+    return diagnose(given.env, given.seconds)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "report": report,
+    "doctor": doctor,
+}
+
+
+def main() -> None:
+    import difflib
+
+    args = sys.argv[1:]
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        sys.exit(0 if args else 2)
+    if args[0] == "--version":
+        from lsac.version import __version__
+
+        print(__version__)
+        sys.exit(0)
+    if args[0] not in COMMANDS:
+        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        print(f"lsac: no command {args[0]}{hint} (see lsac --help)", file=sys.stderr)
+        sys.exit(2)
+    try:
+        sys.exit(COMMANDS[args[0]](args[1:]))
+    except LsacError as error:
+        print(f"lsac: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+

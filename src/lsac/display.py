@@ -1,0 +1,74 @@
+"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
+
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from lsac.loops import Progress
+
+
+def mean_of(progress_lines: list[dict], name: str) -> float | None:
+    values = [line[name] for line in progress_lines if name in line]
+    return sum(values) / len(values) if values else None
+
+
+class Display:
+    """Call `watch` with every Progress; use as a context."""
+
+    def __init__(self, stream: TextIO | None = None, every: float = 10.0):
+        self.console = Console(file=stream, highlight=False)
+        self._live = Live(console=self.console, refresh_per_second=8) if self.console.is_terminal else None
+        self._every, self._last_print = every, 0.0
+        self._started, self._first_step = time.monotonic(), None
+        self._reward: float | None = None
+        self._evaluation: float | None = None
+        self._fps = 0.0
+
+    def __enter__(self) -> "Display":
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._live.__exit__(*error)  # type: ignore[arg-type]
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def watch(self, progress: Progress) -> None:
+        self._reward = mean_of(progress.lines, "rollout/ep_rew_mean") or self._reward
+        evaluation = mean_of(progress.lines, "eval/mean_reward")
+        if evaluation is not None:
+            self._evaluation = evaluation
+        if self._first_step is None:
+            self._first_step = progress.step
+        self._fps = progress.fps or self._fps
+        now = time.monotonic()
+        if self._live:
+            self._live.update(Text(self._line(progress)))
+        elif now - self._last_print >= self._every or progress.step >= progress.steps:
+            self._last_print = now
+            self.say(self._line(progress))
+
+    def _line(self, progress: Progress) -> str:
+        done = progress.step / progress.steps
+        parts = [f"step {progress.step:,}/{progress.steps:,} ({done:.0%})", f"{self._fps:,.0f} steps/s"]
+        if self._reward is not None:
+            parts.append(f"return {self._reward:,.1f}")
+        if self._evaluation is not None:
+            parts.append(f"evaluation {self._evaluation:,.1f}")
+        covered = progress.step - (self._first_step or 0)
+        if 0 < covered and done < 1:
+            left = (time.monotonic() - self._started) * (progress.steps - progress.step) / covered
+            parts.append(f"{duration(left)} left")
+        return " · ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,111 @@
+"""Gymnasium environments behind one small adapter: float32 vectors in, actions in [−1, 1], nothing unchecked."""
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+import lsac.envs.probes  # noqa: F401  (registers the probe environments)
+from lsac.errors import EnvironmentFault, InputError
+from lsac.types import EnvSpec
+
+MakeEnv = Callable[[], gym.Env]
+
+
+def find(env_id: str) -> gym.envs.registration.EnvSpec:
+    """The registered spec of an id, or a sentence with the nearest known id."""
+    try:
+        return gym.spec(env_id)
+    except (gym.error.Error, ImportError) as error:
+        close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.5)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        reason = "" if isinstance(error, gym.error.UnregisteredEnv) else f" ({_first_line(error)})"
+        raise InputError(f"--env {env_id}: no such Gymnasium environment{reason}{hint}") from None
+
+
+def build(spec: gym.envs.registration.EnvSpec | str) -> gym.Env:
+    try:
+        return gym.make(spec, disable_env_checker=True)
+    except Exception as error:
+        name = spec if isinstance(spec, str) else spec.id
+        raise InputError(f"--env {name}: could not be created: {_first_line(error)}") from error
+
+
+def describe(env: gym.Env) -> EnvSpec:
+    """Sizes of an environment's flat observation and action, or why it cannot be used."""
+    name = env.spec.id if env.spec else type(env.unwrapped).__name__
+    action, obs = env.action_space, env.observation_space
+    if not isinstance(action, spaces.Box):
+        kind = type(action).__name__
+        raise InputError(f"environment {name}: its action space is {kind}, but only Box (continuous) actions work")
+    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
+        raise InputError(f"environment {name}: its action limits are not finite, so [−1, 1] cannot be mapped on them")
+    boxes = list(obs.spaces.values()) if isinstance(obs, spaces.Dict) else [obs]
+    if not boxes or not all(isinstance(box, spaces.Box) for box in boxes):
+        raise InputError(f"environment {name}: its observation space is {obs}, but a Box or a Dict of Boxes is needed")
+    return EnvSpec(obs_dim=spaces.flatdim(obs), action_dim=spaces.flatdim(action))
+
+
+class Simulator:
+    """One environment. It copies every observation, because some environments reuse their buffer."""
+
+    def __init__(self, env: gym.Env):
+        self.env = env
+        self.spec = describe(env)
+        self.obs_space = env.observation_space
+        self._dict = isinstance(env.observation_space, spaces.Dict)
+        assert isinstance(env.action_space, spaces.Box)
+        self._low = env.action_space.low
+        self._half_range = (env.action_space.high - env.action_space.low) / 2
+        self._action_shape = env.action_space.shape
+
+    def reset(self, seed: int | None = None) -> np.ndarray:
+        obs, _ = self.env.reset(seed=seed)
+        return self.flat(obs)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        obs, reward, terminated, truncated, _ = self.env.step(self.scaled(action))
+        try:
+            reward = float(reward)
+        except (TypeError, ValueError):
+            raise EnvironmentFault(f"reward is {_short(reward)}, not a number") from None
+        if not (_is_flag(terminated) and _is_flag(truncated)):
+            flags = f"{_short(terminated)} and {_short(truncated)}"
+            raise EnvironmentFault(f"the terminated and truncated flags are {flags}, not booleans")
+        return self.flat(obs), reward, bool(terminated), bool(truncated)
+
+    def scaled(self, action: np.ndarray) -> np.ndarray:
+        """[−1, 1] → the environment's own box."""
+        scaled = self._low + (np.clip(action, -1.0, 1.0).reshape(self._action_shape) + 1.0) * self._half_range
+        return scaled.astype(self._low.dtype)
+
+    def flat(self, obs: Any) -> np.ndarray:
+        try:
+            flat = spaces.flatten(self.obs_space, obs) if self._dict else obs
+            flat = np.array(flat, dtype=np.float32).reshape(-1)
+        except (TypeError, ValueError, KeyError) as error:
+            raise EnvironmentFault(f"observation cannot be read as numbers ({_first_line(error)})") from None
+        if flat.shape[0] != self.spec.obs_dim:
+            expected = self.spec.obs_dim
+            raise EnvironmentFault(f"observation has {flat.shape[0]} numbers, the space promises {expected}")
+        return flat
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, (bool, np.bool_))
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,102 @@
+"""Tiny environments whose exact values are known, so that a test can ask for a number and not for "it learned".
+
+Each isolates one thing an implementation can get wrong; `value` is the true Q (α → 0) in the state named.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Probe(gym.Env):
+    """Base of the probes: one number to see, one number to do."""
+
+    length = 1
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.t = 0
+        self.x = 0.0
+
+    def first(self) -> float:
+        return 0.0
+
+    def reward(self, action: float) -> float:
+        return 1.0
+
+    def obs(self) -> np.ndarray:
+        return np.array([self.x], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.t, self.x = 0, self.first()
+        return self.obs(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        reward = self.reward(float(action[0]))
+        self.t += 1
+        return self.obs(), reward, self.t >= self.length, False, {}
+
+
+class ConstantReward(Probe):
+    """One step, reward 1: Q = 1. Fails if a termination is bootstrapped."""
+
+
+class RewardFromObs(Probe):
+    """One step, reward = the observation, ±1: Q(s) = s. Fails if the critic does not see the state."""
+
+    def first(self) -> float:
+        return float(self.np_random.choice([-1.0, 1.0]))
+
+    def reward(self, action: float) -> float:
+        return self.x
+
+
+class DelayedReward(Probe):
+    """Two steps, reward 1 on the second: Q(first) = γ, Q(second) = 1. Fails if the discount is lost."""
+
+    length = 2
+
+    def reward(self, action: float) -> float:
+        return float(self.t == 1)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        result = super().step(action)
+        self.x = 1.0
+        return (self.obs(), *result[1:])
+
+
+class RewardFromAction(Probe):
+    """One step, reward 1 − a²: the best action is 0. Fails if the actor does not follow the critic."""
+
+    def reward(self, action: float) -> float:
+        return 1.0 - action**2
+
+
+class RewardFromBoth(Probe):
+    """One step, reward 1 − (a − s/2)²: the best action is s/2. Fails if the actor ignores the state."""
+
+    def first(self) -> float:
+        return float(self.np_random.choice([-1.0, 1.0]))
+
+    def reward(self, action: float) -> float:
+        return 1.0 - (action - self.x / 2) ** 2
+
+
+class TimeLimited(Probe):
+    """Reward 1 for ever, cut after four steps by a time limit: Q = 1 / (1 − γ). Fails if a cut counts as death."""
+
+    length = 10**9
+
+
+PROBES = (ConstantReward, RewardFromObs, DelayedReward, RewardFromAction, RewardFromBoth, TimeLimited)
+
+for probe in PROBES:
+    gym.register(
+        f"lsac/{probe.__name__}-v0",
+        entry_point=f"lsac.envs.probes:{probe.__name__}",
+        max_episode_steps=4 if probe is TimeLimited else None,
+    )

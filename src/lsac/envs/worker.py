@@ -1,0 +1,116 @@
+"""What runs beside the simulators: a station obeys orders on its lanes; `main` runs one as a process of its own.
+
+Orders and answers are JSON, rows are raw float32: nothing that arrives here can be code.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+
+from lsac import snapshot
+from lsac.agents import AGENTS
+from lsac.envs.gymnasium import Simulator, build
+from lsac.envs.lanes import Lane, LanePlan, make_actors
+from lsac.errors import EnvironmentFault, InputError
+
+
+class Station:
+    """Some lanes, the actor that drives them, and the table of policies [S, P] they read from."""
+
+    def __init__(
+        self, brief: dict[str, Any], make_env: Callable[[], gym.Env], policies: np.ndarray, progress: np.ndarray
+    ):
+        plans = [LanePlan(**plan) for plan in brief["lanes"]]
+        simulators = [[Simulator(make_env()) for _ in plan.envs] for plan in plans]
+        spec = simulators[0][0].spec
+        module = AGENTS[brief["algorithm"]]
+        agent = module.make(module.Config(**brief["agent"]), spec)
+        actors = make_actors(agent, spec.action_dim)
+        _, self._restore = snapshot.unflatten(agent)
+        self._policies = policies
+        self.lanes = [
+            Lane(plan, group, actors, brief["gamma"], progress[i])
+            for i, (plan, group) in enumerate(zip(plans, simulators, strict=True))
+        ]
+
+    def obey(self, order: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """Carries out one order on every lane: what to say, and the arrays that go with it, one per lane."""
+        step = order["step"]
+        if order["do"] == "reset":
+            for lane in self.lanes:
+                lane.reset(step)
+            return {}, []
+        policies = {row: self._restore(self._policies[row]) for row in {lane.plan.row for lane in self.lanes}}
+        if order["do"] == "evaluate":
+            done = [lane.evaluate(policies[lane.plan.row], step, order["deterministic"]) for lane in self.lanes]
+            return {}, [np.stack(result).astype(np.float32) for result in done]
+        results = [
+            lane.collect(policies[lane.plan.row], step, order["count"], order["random"]) for lane in self.lanes
+        ]
+        return {"episodes": [episodes for _, episodes in results]}, [rows for rows, _ in results]
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            lane.close()
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """An exception as an answer."""
+    kind = "fault" if isinstance(error, EnvironmentFault) else "input" if isinstance(error, InputError) else "bug"
+    return {"error": kind, "message": str(error), "traceback": "".join(traceback.format_exception(error))}
+
+
+def send(connection: Connection, header: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    header = header | {"shapes": [array.shape for array in arrays]}
+    connection.send_bytes(json.dumps(header).encode())
+    for array in arrays:
+        connection.send_bytes(np.ascontiguousarray(array, np.float32).tobytes())
+
+
+def receive(connection: Connection) -> tuple[dict[str, Any], list[np.ndarray]]:
+    header = json.loads(connection.recv_bytes())
+    arrays = [np.frombuffer(connection.recv_bytes(), np.float32).reshape(shape) for shape in header["shapes"]]
+    return header, arrays
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    faulthandler.register(signal.SIGUSR1)  # lets the parent show where a hanging simulator is stuck
+    connection = Connection(int(sys.argv[1]))
+    brief = json.loads(connection.recv_bytes())
+    jax.config.update("jax_compilation_cache_dir", brief["cache"])
+    gym.logger.min_level = gym.logger.ERROR  # the parent has shown Gymnasium's advice once
+    policies = np.memmap(brief["policies"]["file"], np.float32, "r", shape=tuple(brief["policies"]["shape"]))
+    progress = np.memmap(brief["progress"]["file"], np.int64, "r+", shape=tuple(brief["progress"]["shape"]))
+    spec = gym.envs.registration.EnvSpec.from_json(brief["env"])
+    lanes = slice(brief["first"], brief["first"] + len(brief["lanes"]))
+    station = None
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+        while True:
+            try:
+                if station is None:
+                    station = Station(brief, lambda: build(spec), policies, progress[lanes])
+                    send(connection, {}, [])
+                header, arrays = station.obey(json.loads(connection.recv_bytes()))
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                raise
+            except Exception as error:
+                send(connection, failure(error), [])
+                break
+            send(connection, header, arrays)
+    os._exit(0)  # a simulator's own threads or atexit hooks must not keep a worker alive
+
+
+if __name__ == "__main__":
+    main()

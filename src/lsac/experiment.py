@@ -1,0 +1,190 @@
+"""What a run is: one frozen description, checked once, written into the run's folder and read back from it."""
+
+import dataclasses
+import difflib
+import json
+import math
+import platform
+import sys
+import types
+import typing
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from lsac.agents import AGENTS
+from lsac.errors import InputError
+from lsac.version import __version__
+
+FORMAT = 1
+"""Of config.json and of checkpoints; raised whenever an older program could misread a newer file."""
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[C]):
+    agent: C
+    env: str
+    """Gymnasium id of the environment"""
+    steps: int = 1_000_000
+    """environment steps of every seed"""
+    seeds: int = 1
+    """seeds trained side by side in one compiled program: SEED, SEED+1, …"""
+    seed: int = 0
+    """the first seed"""
+    num_envs: int = 1
+    """simulators per seed"""
+    utd: float = 1.0
+    """updates per environment step; 0.05 is one update every 20 steps"""
+    chunk: int = 32
+    """environment steps of a seed between two exchanges of data and policy; the policy lags by one to two chunks"""
+    gamma: float = 0.99
+    """discount per step"""
+    learning_starts: int = 5_000
+    """steps with uniformly random actions before the first update"""
+    replay_capacity: int = 1_000_000
+    """transitions kept per seed"""
+    eval_every: int = 5_000
+    """environment steps between evaluations; 0 turns them off"""
+    eval_episodes: int = 10
+    """episodes of an evaluation"""
+    log_every: int = 1_000
+    """environment steps between lines of metrics"""
+    checkpoint_every: int = 50_000
+    """environment steps between checkpoints; 0 saves only at the end"""
+    workers: int = 0
+    """processes that step the simulators; 0 is one per core, at most one per four simulators of a seed"""
+    env_timeout: float = 60.0
+    """seconds after which a simulator that does not answer is given up"""
+
+    @property
+    def updates_per_chunk(self) -> int:
+        return round(self.chunk * self.utd)
+
+    @property
+    def capacity(self) -> int:
+        """Transitions to allocate: never more than the run can collect, and whole chunks."""
+        chunks = math.ceil(min(self.replay_capacity, self.steps) / self.chunk)
+        return chunks * self.chunk
+
+    @property
+    def seed_list(self) -> list[int]:
+        return list(range(self.seed, self.seed + self.seeds))
+
+
+def check(experiment: Experiment) -> None:
+    """Refuses values that cannot work, one sentence each."""
+    e = experiment
+    at_least_one = ("steps", "seeds", "num_envs", "chunk", "replay_capacity", "eval_episodes", "log_every")
+    for name in at_least_one:
+        if getattr(e, name) < 1:
+            raise InputError(f"{_flag(name)} {getattr(e, name)}: must be at least 1")
+    for name in ("seed", "learning_starts", "eval_every", "checkpoint_every", "workers"):
+        if getattr(e, name) < 0:
+            raise InputError(f"{_flag(name)} {getattr(e, name)}: must not be negative")
+    for name in ("utd", "env_timeout"):
+        if not getattr(e, name) > 0:
+            raise InputError(f"{_flag(name)} {getattr(e, name)}: must be greater than 0")
+    if e.seed + e.seeds > 2**31:
+        raise InputError(f"--seed {e.seed}: must stay below 2147483648")
+    if not 0 <= e.gamma <= 1:
+        raise InputError(f"--gamma {e.gamma}: must lie between 0 and 1")
+    if e.chunk % e.num_envs:
+        raise InputError(f"--chunk {e.chunk}: must be a multiple of --num-envs {e.num_envs}")
+    if abs(e.chunk * e.utd - e.updates_per_chunk) > 1e-9 or e.updates_per_chunk < 1:
+        raise InputError(f"--utd {e.utd}: times --chunk {e.chunk} must be a whole number of updates, at least 1")
+    batch = getattr(e.agent, "batch_size", 1)
+    if batch < 1:
+        raise InputError(f"--batch-size {batch}: must be at least 1")
+    if batch > e.replay_capacity:
+        raise InputError(f"--batch-size {batch}: is larger than --replay-capacity {e.replay_capacity}")
+    hidden = getattr(e.agent, "hidden", (1,))
+    if not hidden or min(hidden) < 1:
+        raise InputError(f"--hidden {' '.join(map(str, hidden))}: needs at least one layer of at least one unit")
+    for field in dataclasses.fields(e.agent):
+        value = getattr(e.agent, field.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{_flag(field.name)} {value}: must be a finite number")
+        if field.name.endswith("_lr") and not value > 0:
+            raise InputError(f"{_flag(field.name)} {value}: must be greater than 0")
+    from lsac.networks import ACTIVATIONS
+
+    activation = getattr(e.agent, "activation", "relu")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def find_algorithm(name: str) -> types.ModuleType:
+    if name not in AGENTS:
+        close = difflib.get_close_matches(name, AGENTS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InputError(f"algorithm {name}: must be one of {', '.join(AGENTS)}{hint}")
+    return AGENTS[name]
+
+
+def to_json(algorithm: str, experiment: Experiment) -> dict[str, Any]:
+    """The content of config.json: the resolved experiment and what it ran on."""
+    return {
+        "format": FORMAT,
+        "algorithm": algorithm,
+        "experiment": dataclasses.asdict(experiment),
+        "versions": versions(),
+        "command": [] if not sys.argv[0].endswith(("lsac", "__main__.py")) else ["lsac", *sys.argv[1:]],
+    }
+
+
+def from_json(data: Any, where: str) -> tuple[str, Experiment]:
+    """Reads config.json back, refusing what this program did not write."""
+    if not isinstance(data, dict) or not isinstance(data.get("experiment"), dict):
+        raise InputError(f"{where}: is not the configuration of a run")
+    if data.get("format") != FORMAT:
+        raise InputError(f"{where}: format {data.get('format')!r} is not {FORMAT}, the one this version reads")
+    module = find_algorithm(str(data.get("algorithm")))
+    fields = dict(data["experiment"])
+    agent = _read(module.Config, fields.pop("agent", None), f"{where}, agent")
+    return data["algorithm"], _read(Experiment, fields | {"agent": agent}, where)
+
+
+def _read(cls: type, data: Any, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: must be a table of options")
+    hints = typing.get_type_hints(cls)
+    names = {field.name for field in dataclasses.fields(cls)}
+    for name in data:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise InputError(f"{where}: unknown option {name}{hint}")
+    values = {name: _typed(value, hints[name], f"{where}, {name}") for name, value in data.items()}
+    missing = [f.name for f in dataclasses.fields(cls) if f.name not in data and f.default is dataclasses.MISSING]
+    if missing:
+        raise InputError(f"{where}: option {missing[0]} is missing")
+    return cls(**values)
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(hint, TypeVar):
+        return value
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for option in options:
+        if option is type(None) and value is None:
+            return None
+        if option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if typing.get_origin(option) is tuple and isinstance(value, (list, tuple)):
+            inner = typing.get_args(option)[0]
+            return tuple(_typed(item, inner, where) for item in value)
+        if isinstance(option, type) and type(value) is option:
+            return value
+    raise InputError(f"{where}: {json.dumps(value)} is not of type {getattr(hint, '__name__', hint)}")
+
+
+def versions() -> dict[str, str]:
+    """Of everything that can change a number."""
+    packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco", "safetensors")
+    return {"lsac": __version__, "python": platform.python_version()} | {p: metadata.version(p) for p in packages}

@@ -1,0 +1,89 @@
+"""The device side of a run: every seed's agent and replay, advanced by one compiled program per chunk."""
+
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lsac import replay as rb
+from lsac import snapshot, streams
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics
+
+
+
+class Learner:
+    """Holds [S, …] states and replays. Calls return at once; the device works on."""
+
+    def __init__(self, agent: Agent, spec: EnvSpec, seeds: list[int], capacity: int, chunk: int, updates: int):
+        self.traces = 0
+        self.updates = 0
+        layout = rb.Layout(*spec)
+        axes = rb.Replay(0, None, None, layout)  # type: ignore[arg-type]  (rows per seed, one head for all)
+
+        def learn(
+            state: Any, replay: rb.Replay, rows: Array, key: Key, first: Array
+        ) -> tuple[Any, rb.Replay, Array, Metrics]:
+            self.traces += 1
+            replay = rb.add(replay, rows)
+
+            def step(state: Any, count: Array) -> tuple[Any, Metrics]:
+                return agent.update(state, replay, jax.random.fold_in(key, count))
+
+            state, metrics = jax.lax.scan(step, state, first + jnp.arange(updates, dtype=jnp.int32))
+            means = jax.tree.map(lambda m: jnp.mean(m, axis=0), metrics)
+            return state, replay, snapshot.flatten(agent.policy(state)), means
+
+        self._chunk_updates = updates
+        self._learn = jax.jit(
+            jax.vmap(learn, in_axes=(0, axes, 0, 0, None), out_axes=(0, axes, 0, 0)), donate_argnums=(0, 1)
+        )
+        self._store = jax.jit(jax.vmap(rb.add, in_axes=(axes, 0), out_axes=axes), donate_argnums=0)
+        self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
+        self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
+        init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
+        self.like = jax.eval_shape(jax.vmap(agent.init), init_keys)
+        self.state = jax.jit(jax.vmap(agent.init))(init_keys)
+        self.replay = self._empty(layout, len(seeds), capacity)
+        self.policies: Array = self._snapshot(self.state)
+        self._rows = jax.ShapeDtypeStruct((len(seeds), chunk, layout.width), jnp.float32)
+
+    @staticmethod
+    @partial(jax.jit, static_argnums=(0, 1, 2))
+    def _empty(layout: rb.Layout, seeds: int, capacity: int) -> rb.Replay:
+        zero = jnp.zeros((), jnp.int32)
+        return rb.Replay(jnp.zeros((seeds, capacity, layout.width), jnp.float32), zero, zero, layout)
+
+    def compile(self) -> float:
+        """Compiles the one program that training repeats, before there is data; returns the seconds it took."""
+        started = time.monotonic()
+        first = jax.ShapeDtypeStruct((), jnp.int32)
+        self._learn = self._learn.lower(self.state, self.replay, self._rows, self._keys, first).compile()
+        return time.monotonic() - started
+
+    def store(self, rows: np.ndarray) -> None:
+        """Adds transitions [S, chunk, width] without learning from them yet."""
+        self.replay = self._store(self.replay, jnp.asarray(rows))
+
+    def learn(self, rows: np.ndarray) -> Metrics:
+        """Adds transitions and makes a chunk's updates; returns the [S] mean of every metric, still on the device."""
+        self.state, self.replay, self.policies, metrics = self._learn(
+            self.state, self.replay, jnp.asarray(rows), self._keys, jnp.asarray(self.updates, jnp.int32)
+        )
+        self.updates += self._chunk_updates
+        return metrics
+
+    def restore(self, state: Any, rows: np.ndarray, total: int, updates: int) -> None:
+        """Puts back a saved state and the newest of the `total` transitions that were ever stored."""
+        capacity = self.replay.rows.shape[1]
+        ring = np.zeros(self.replay.rows.shape, np.float32)
+        kept = min(rows.shape[1], capacity)
+        if kept:
+            ring[:, np.arange(total - kept, total) % capacity] = rows[:, -kept:]
+        size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
+        self.replay = rb.Replay(jnp.asarray(ring), size, head, self.replay.layout)
+        self.state = jax.tree.map(jnp.asarray, state)
+        self.policies = self._snapshot(self.state)
+        self.updates = updates

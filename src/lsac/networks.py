@@ -1,0 +1,101 @@
+"""Networks. House rule: a module holds arrays only, every other field is static, so that the plain
+`jax.jit`, `vmap`, `grad` and `scan` work on it."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from lsac.types import Array, Key
+
+Module = TypeVar("Module")
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,
+    "tanh": jnp.tanh,
+}
+
+
+class Linear(eqx.Module):
+    """y = x W + b with W stored [in, out], weights and bias drawn from U(−1/√in, 1/√in)."""
+
+    weight: Array
+    bias: Array
+
+    def __init__(self, size_in: int, size_out: int, key: Key):
+        weight_key, bias_key = jax.random.split(key)
+        bound = size_in**-0.5
+        self.weight = jax.random.uniform(weight_key, (size_in, size_out), minval=-bound, maxval=bound)
+        self.bias = jax.random.uniform(bias_key, (size_out,), minval=-bound, maxval=bound)
+
+    def __call__(self, x: Array) -> Array:
+        return x @ self.weight + self.bias
+
+
+class MLP(eqx.Module):
+    layers: tuple[Linear, ...]
+    activation: str = eqx.field(static=True)
+
+    def __init__(self, sizes: Sequence[int], activation: str, key: Key):
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(Linear(n, m, k) for n, m, k in zip(sizes, sizes[1:], keys, strict=False))
+        self.activation = activation
+
+    def __call__(self, x: Array) -> Array:
+        activate = ACTIVATIONS[self.activation]
+        for layer in self.layers[:-1]:
+            x = activate(layer(x))
+        return self.layers[-1](x)
+
+
+class Critic(eqx.Module):
+    """Q(s, a): one number per state-action pair."""
+
+    mlp: MLP
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, key: Key):
+        self.mlp = MLP((obs_dim + action_dim, *hidden, 1), activation, key)
+
+    def __call__(self, obs: Array, action: Array) -> Array:
+        return self.mlp(jnp.concatenate([obs, action]))[0]
+
+
+class GaussianActor(eqx.Module):
+    """State → mean and log std of the Gaussian that tanh squashes into an action."""
+
+    mlp: MLP
+    log_std_min: float = eqx.field(static=True)
+    log_std_max: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden: Sequence[int],
+        activation: str,
+        key: Key,
+        log_std_bounds: tuple[float, float],
+    ):
+        self.mlp = MLP((obs_dim, *hidden, 2 * action_dim), activation, key)
+        self.log_std_min, self.log_std_max = log_std_bounds
+
+    def __call__(self, obs: Array) -> tuple[Array, Array]:
+        mean, log_std = jnp.split(self.mlp(obs), 2)
+        return mean, jnp.clip(log_std, self.log_std_min, self.log_std_max)
+
+
+def ensemble(make: Callable[[Key], Module], size: int, key: Key) -> Module:
+    """`size` independently initialised modules, stacked along a new first axis."""
+    return jax.vmap(make)(jax.random.split(key, size))
+
+
+def q_values(critics: Callable, obs: Array, action: Array) -> Array:
+    """[K, B] values of K stacked critics on a batch."""
+    return jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
+
+
+def polyak(targets: Module, online: Module, tau: float) -> Module:
+    return jax.tree.map(lambda old, new: old + tau * (new - old), targets, online)

@@ -1,0 +1,31 @@
+"""The form in which a policy travels from the learner to the simulators: one flat float32 vector."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lsac.types import Agent, Array
+
+
+def flatten(policy: Any) -> Array:
+    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(policy)])
+
+
+def unflatten(agent: Agent) -> tuple[int, Callable[[np.ndarray], Any]]:
+    """The length of an agent's snapshot, and the function that turns one back into a policy."""
+    shapes = jax.eval_shape(lambda key: agent.policy(agent.init(key)), jax.random.key(0))
+    leaves, tree = jax.tree.flatten(shapes)
+    if any(leaf.dtype != jnp.float32 for leaf in leaves):
+        raise TypeError("a policy must hold float32 arrays only")
+    stops = np.cumsum([leaf.size for leaf in leaves])
+
+    def restore(flat: np.ndarray) -> Any:
+        parts = np.split(flat, stops[:-1])
+        # a copy, because the vector may live in memory that the next snapshot overwrites
+        arrays = [jnp.array(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(tree, arrays)
+
+    return int(stops[-1]), restore

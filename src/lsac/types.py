@@ -1,0 +1,47 @@
+"""The nouns of the package, and the one vocabulary that all modules share.
+
+Names: `key` (a JAX random key), `obs`, `action` (in [−1, 1]), `reward`, `discount`, `next_obs`; `gamma`,
+`tau` (the weight of the *new* parameters), `alpha` (entropy weight), `critics`, `targets`, `actor`.
+
+Axes, always in this order: S seeds, C chains, K critics, G gradient steps, B batch, T time, O observation,
+A action. An agent never mentions S: the loop adds it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+
+Array: TypeAlias = jax.Array
+Key: TypeAlias = jax.Array
+Metrics: TypeAlias = dict[str, Array]
+
+
+class EnvSpec(NamedTuple):
+    """What an agent may know of an environment: sizes only. Actions are in [−1, 1]."""
+
+    obs_dim: int
+    action_dim: int
+
+
+class Transition(NamedTuple):
+    """`discount` is γ, or 0 at a true termination; a time limit is not one. `next_obs` is the true successor."""
+
+    obs: Array
+    action: Array
+    reward: Array
+    discount: Array
+    next_obs: Array
+
+
+class Agent(NamedTuple):
+    """An algorithm: pure functions over pytrees of arrays, written for one seed and one observation."""
+
+    init: Callable[[Key], Any]
+    """key → state"""
+    policy: Callable[[Any], Any]
+    """state → the small part of it that acting needs"""
+    act: Callable[[Any, Array, Key, bool], Array]
+    """policy, obs, key, explore → action in [−1, 1]"""
+    update: Callable[[Any, Any, Key], tuple[Any, Metrics]]
+    """state, replay (read only), key → state, metrics"""
