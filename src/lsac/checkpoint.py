@@ -100,7 +100,7 @@ def _digest(arrays: Arrays, text: str) -> str:
     sha = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         sha.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
-        sha.update(np.ascontiguousarray(arrays[name]))
+        sha.update(np.ascontiguousarray(arrays[name]).data)
     return sha.hexdigest()
 
 

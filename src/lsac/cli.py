@@ -34,7 +34,7 @@ def _parse(cls: Any, args: list[str], prog: str, text: str, **more: Any) -> Any:
     return tyro.cli(cls, args=args, prog=prog, description=text, config=config, **more)
 
 
-# train ---------------------------------------------------------------------------------------------------------------
+# train
 
 TRAIN_HELP = """Train {algorithm}: {idea}
 
@@ -53,9 +53,11 @@ def train(args: list[str]) -> int:
     from lsac.training import describe, source_of
 
     if not args or args[0].startswith("-"):
-        print(f"usage: lsac train ALGO --env ID [options]\n\nalgorithms: {', '.join(PRESETS)}\n"
-              "options of one: lsac train sac --help\n\nExample:\n"
-              "  lsac train sac --env Pendulum-v1 --preset quickstart")
+        print(
+            f"usage: lsac train ALGO --env ID [options]\n\nalgorithms: {', '.join(PRESETS)}\n"
+            "options of one: lsac train sac --help\n\nExample:\n"
+            "  lsac train sac --env Pendulum-v1 --preset quickstart"
+        )
         return 0 if args[:1] in (["--help"], ["-h"]) else 2
     algorithm, args = args[0], args[1:]
     module = find_algorithm(algorithm)
@@ -73,7 +75,9 @@ def train(args: list[str]) -> int:
         """folder of the run; default: a new one in runs/"""
 
     text = TRAIN_HELP.format(
-        algorithm=algorithm, idea=(module.__doc__ or "").splitlines()[0], presets=", ".join(PRESETS[algorithm])
+        algorithm=algorithm,
+        idea=(module.__doc__ or "").splitlines()[0],
+        presets=", ".join(PRESETS[algorithm]),
     )
     given = _parse(Options, args, f"lsac train {algorithm}", text, default=Options(defaults, name))
     experiment = given.experiment
@@ -107,7 +111,7 @@ def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, r
     try:
         with Display() as display:
             display.say(f"{algorithm} on {experiment.env}, {experiment.steps:,} steps, seeds {experiment.seed_list}")
-            training = Training(algorithm, experiment, source, spec, folder, display.watch, display.say)
+            training = Training(algorithm, experiment, source, spec, folder, display.watch, display.say, source)
             try:
                 if resume:
                     training.loop.restore(folder.checkpoints.load())
@@ -135,7 +139,7 @@ def _conclude(folder: Any) -> None:
     print(f"{summary}\ncurve: {picture}\nrun: {folder.path}")
 
 
-# resume --------------------------------------------------------------------------------------------------------------
+# resume
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +180,7 @@ def resume(args: list[str]) -> int:
     return _run(algorithm, experiment, source, spec, folder, resume=True)
 
 
-# eval ----------------------------------------------------------------------------------------------------------------
+# eval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +215,7 @@ def evaluate(args: list[str]) -> int:
     return 0
 
 
-# report --------------------------------------------------------------------------------------------------------------
+# report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +246,7 @@ def report(args: list[str]) -> int:
     return 0
 
 
-# doctor --------------------------------------------------------------------------------------------------------------
+# doctor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +257,7 @@ class Doctor:
     """how long each rate is measured"""
 
 
-DOCTOR_HELP = """Say what this machine has: versions, devices, rendering, and how fast it simulates, serial and parallel.
+DOCTOR_HELP = """Say what this machine has: versions, devices, rendering, and how fast it simulates.
 
 Examples:
   lsac doctor
@@ -299,5 +303,3 @@ def main() -> None:
     except LsacError as error:
         print(f"lsac: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-
-

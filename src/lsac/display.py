@@ -22,7 +22,8 @@ class Display:
         self.console = Console(file=stream, highlight=False)
         self._live = Live(console=self.console, refresh_per_second=8) if self.console.is_terminal else None
         self._every, self._last_print = every, 0.0
-        self._started, self._first_step = time.monotonic(), None
+        self._started = time.monotonic()
+        self._first_step: int | None = None
         self._reward: float | None = None
         self._evaluation: float | None = None
         self._fps = 0.0
@@ -62,7 +63,7 @@ class Display:
         if self._evaluation is not None:
             parts.append(f"evaluation {self._evaluation:,.1f}")
         covered = progress.step - (self._first_step or 0)
-        if 0 < covered and done < 1:
+        if covered > 0 and done < 1:
             left = (time.monotonic() - self._started) * (progress.steps - progress.step) / covered
             parts.append(f"{duration(left)} left")
         return " · ".join(parts)

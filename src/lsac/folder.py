@@ -22,7 +22,9 @@ class RunFolder:
     def create(cls, path: Path, algorithm: str, experiment: Experiment) -> "RunFolder":
         folder = cls(path)
         if folder.config.exists():
-            raise InputError(f"--out {path}: already holds a run; continue it with 'lsac resume {path}' or choose another")
+            raise InputError(
+                f"--out {path}: already holds a run; continue it with 'lsac resume {path}' or choose another"
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.write_config(algorithm, experiment)

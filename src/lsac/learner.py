@@ -12,6 +12,8 @@ from lsac import replay as rb
 from lsac import snapshot, streams
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics
 
+RING_AXES: tuple[Any, Any, Any] = (0, None, None)
+"""vmap axes of rows, size and head: one head serves all seeds, so that writing stays a slice and no scatter."""
 
 
 class Learner:
@@ -21,7 +23,7 @@ class Learner:
         self.traces = 0
         self.updates = 0
         layout = rb.Layout(*spec)
-        axes = rb.Replay(0, None, None, layout)  # type: ignore[arg-type]  (rows per seed, one head for all)
+        axes: Any = rb.Replay(*RING_AXES, layout)
 
         def learn(
             state: Any, replay: rb.Replay, rows: Array, key: Key, first: Array
@@ -37,7 +39,7 @@ class Learner:
             return state, replay, snapshot.flatten(agent.policy(state)), means
 
         self._chunk_updates = updates
-        self._learn = jax.jit(
+        self._learn: Any = jax.jit(
             jax.vmap(learn, in_axes=(0, axes, 0, 0, None), out_axes=(0, axes, 0, 0)), donate_argnums=(0, 1)
         )
         self._store = jax.jit(jax.vmap(rb.add, in_axes=(axes, 0), out_axes=axes), donate_argnums=0)
@@ -72,6 +74,7 @@ class Learner:
         self.state, self.replay, self.policies, metrics = self._learn(
             self.state, self.replay, jnp.asarray(rows), self._keys, jnp.asarray(self.updates, jnp.int32)
         )
+        self.policies.copy_to_host_async()  # queued right behind these updates, so that it never waits for the next
         self.updates += self._chunk_updates
         return metrics
 
@@ -84,6 +87,9 @@ class Learner:
             ring[:, np.arange(total - kept, total) % capacity] = rows[:, -kept:]
         size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
         self.replay = rb.Replay(jnp.asarray(ring), size, head, self.replay.layout)
+        self.set_state(state)
+        self.updates = updates
+
+    def set_state(self, state: Any) -> None:
         self.state = jax.tree.map(jnp.asarray, state)
         self.policies = self._snapshot(self.state)
-        self.updates = updates

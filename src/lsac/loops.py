@@ -80,6 +80,7 @@ class OffPolicy:
         self._window: list[dict[str, jax.Array]] = []
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
         self._evaluating: tuple[int, np.ndarray] | None = None
+        self._evaluated_at = -1
         self._seconds = 0.0
         self._log: MetricsLog | None = None
 
@@ -93,6 +94,7 @@ class OffPolicy:
         self._last_step = self.step
         if self.step < e.steps and self._pending is None:
             self._crew.reset(self.step)
+            self._crew.policies[:] = np.asarray(self.learner.policies)
             self._order(self.step)
             self._receive()
         while self.step < e.steps and not stop.requested:
@@ -111,24 +113,33 @@ class OffPolicy:
 
     def _advance(self) -> None:
         """One chunk: learn from the last one while the next one is collected."""
-        e = self.experiment
         rows, policies = self._pending, self.learner.policies
         assert rows is not None
-        if self.step >= e.learning_starts:
+        # Both orders give the same numbers; what can start at once goes first.
+        policy_first = policies.is_ready()  # type: ignore[attr-defined]
+        if policy_first:
+            self._collect_next(policies)
+        if self.step >= self.experiment.learning_starts:
             self._window.append(self.learner.learn(rows))
         else:
             self.learner.store(rows)
-        self.step += e.chunk
+        if not policy_first:
+            self._collect_next(policies)
+        self.step += self.experiment.chunk
         self._pending = None
-        if self.step < e.steps:
-            self._crew.policies[:] = np.asarray(policies)  # waits for the chunk before, never for this one
-            self._order(self.step)
+        if self.step < self.experiment.steps:
             self._receive()
+
+    def _collect_next(self, policies: jax.Array) -> None:
+        """Orders the chunk after the pending one, if the run has one."""
+        if self.step + self.experiment.chunk < self.experiment.steps:
+            self._crew.policies[:] = np.asarray(policies)
+            self._order(self.step + self.experiment.chunk)
 
     def _order(self, step: int) -> None:
         e = self.experiment
-        count = e.chunk // e.num_envs
-        self._crew.order(do="collect", step=step, count=count, random=step < e.learning_starts)
+        random = step < e.learning_starts
+        self._crew.order(do="collect", step=step, count=e.chunk // e.num_envs, random=random)
 
     def _receive(self) -> None:
         self._pending, episodes = self._crew.collected()
@@ -146,9 +157,10 @@ class OffPolicy:
 
     def _evaluate_if_due(self) -> None:
         e = self.experiment
-        due = e.eval_every and (self.step == 0 or self._due(e.eval_every))
+        due = e.eval_every and (self.step == 0 or self._due(e.eval_every)) and self.step != self._evaluated_at
         if not due or self._evaluators is None:
             return
+        self._evaluated_at = self.step
         self._finish_evaluation()
         policies = np.array(self.learner.policies)
         self._evaluators.policies[:] = policies
@@ -177,7 +189,11 @@ class OffPolicy:
             self._best_policies[better] = policies[better]
             self._best_steps = [step if b else old for b, old in zip(better, self._best_steps, strict=True)]
             if self._folder:
-                record = {"algorithm": self.algorithm, "env": self.experiment.env, "seeds": self.experiment.seed_list}
+                record = {
+                    "algorithm": self.algorithm,
+                    "env": self.experiment.env,
+                    "seeds": self.experiment.seed_list,
+                }
                 record |= {"steps": self._best_steps, "returns": self.best.tolist()}
                 self._folder.checkpoints.save_best(self._best_policies, record)
 
@@ -225,6 +241,7 @@ class OffPolicy:
             "updates": self.learner.updates,
             "pending": 0 if self._pending is None else self._pending.shape[1],
             "seconds": self._seconds,
+            "evaluated_at": self._evaluated_at,
             "metrics_bytes": self._log.offset(),
             "window": window,
             "episodes": [list(episodes) for episodes in self._episodes],
@@ -232,7 +249,12 @@ class OffPolicy:
         }
         keep = self.experiment.capacity + self.experiment.chunk
         self._folder.checkpoints.save(
-            self.step, named(Saved(self.learner.state, self._best_policies)), record, rows.astype(np.float32), self._saved_rows, keep
+            self.step,
+            named(Saved(self.learner.state, self._best_policies)),
+            record,
+            rows.astype(np.float32),
+            self._saved_rows,
+            keep,
         )
         self._saved_rows += rows.shape[1]
         self._unsaved = []
@@ -252,7 +274,7 @@ class OffPolicy:
         self.learner.restore(state, learned, self.step, record["updates"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
         self._saved_rows = self.step + pending
-        self._seconds = record["seconds"]
+        self._seconds, self._evaluated_at = record["seconds"], record["evaluated_at"]
         window = record["window"]
         self._window = [
             {k: np.asarray(values[i], np.float32) for k, values in window.items()}  # type: ignore[misc]

@@ -22,9 +22,7 @@ def _sac_paper(env: str) -> Experiment:
 def _sac_quickstart(env: str) -> Experiment:
     """Small and fast, for a first look on a laptop: solves Pendulum-v1 in two minutes on two cores."""
     agent = sac.Config(hidden=(128, 128), batch_size=128, actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3)
-    return Experiment(
-        agent, env, steps=8_000, seeds=3, chunk=8, learning_starts=500, eval_every=500, log_every=250
-    )
+    return Experiment(agent, env, steps=8_000, seeds=3, chunk=8, learning_starts=500, eval_every=500, log_every=250)
 
 
 PRESETS: dict[str, dict[str, Preset]] = {

@@ -27,22 +27,17 @@ class Layout(NamedTuple):
         sizes = (self.obs_dim, self.action_dim, 1, 1, self.obs_dim)
         stops = [sum(sizes[: i + 1]) for i in range(len(sizes))]
         return {
-            name: slice(stop - size, stop)
-            for name, size, stop in zip(Transition._fields, sizes, stops, strict=True)
+            name: slice(stop - size, stop) for name, size, stop in zip(Transition._fields, sizes, stops, strict=True)
         }
 
     def unpack(self, rows: Array) -> Transition:
         """[…, width] → fields; reward and discount lose their last axis."""
         parts = {name: rows[..., where] for name, where in self.fields().items()}
-        return Transition(**parts)._replace(
-            reward=parts["reward"][..., 0], discount=parts["discount"][..., 0]
-        )
+        return Transition(**parts)._replace(reward=parts["reward"][..., 0], discount=parts["discount"][..., 0])
 
     def pack(self, transition: Transition) -> Array:
         reward, discount = transition.reward[..., None], transition.discount[..., None]
-        return jnp.concatenate(
-            [transition.obs, transition.action, reward, discount, transition.next_obs], axis=-1
-        )
+        return jnp.concatenate([transition.obs, transition.action, reward, discount, transition.next_obs], axis=-1)
 
 
 class Replay(eqx.Module):

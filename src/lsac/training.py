@@ -12,10 +12,11 @@ from lsac import memory, snapshot
 from lsac import replay as rb
 from lsac.envs import gymnasium as adapter
 from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
+from lsac.errors import InputError
 from lsac.experiment import Experiment, find_algorithm
 from lsac.folder import RunFolder
 from lsac.learner import Learner
-from lsac.loops import OffPolicy, Progress, Watch
+from lsac.loops import OffPolicy, Watch
 from lsac.types import Agent, EnvSpec
 
 Say = Callable[[str], None]
@@ -23,23 +24,30 @@ Say = Callable[[str], None]
 
 def cache_compilations() -> None:
     """Keeps compiled programs on disk, so that only the first run of a kind waits for the compiler."""
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         home = Path(os.environ.get("LSAC_CACHE", Path.home() / ".cache" / "lsac"))
         jax.config.update("jax_compilation_cache_dir", str(home / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def source_of(env: str | gym.Env) -> Source:
-    """Environments named by an id can be made anywhere; an object lends its spec, or only itself."""
+    """Environments named by an id can be made anywhere. An object is used itself, then copies made from its spec."""
     if isinstance(env, str):
         spec = adapter.find(env)
         return Source(spec, lambda: adapter.build(spec))
-    copies = [env]
+    originals = [env]
+    return Source(None, lambda: originals.pop() if originals else _copy(env))
 
-    def take() -> gym.Env:
-        return copies.pop() if copies else adapter.build(env.spec)
 
-    return Source(None, take)
+def evaluation_source_of(env: str | gym.Env) -> Source:
+    """Like `source_of`, but an object, which is being trained on, is not touched."""
+    return source_of(env) if isinstance(env, str) else Source(None, lambda: _copy(env))
+
+
+def _copy(env: gym.Env) -> gym.Env:
+    if env.spec is None:
+        raise InputError(f"environment {type(env.unwrapped).__name__}: has no spec, so it cannot be copied")
+    return adapter.build(env.spec)
 
 
 def make_agent(algorithm: str, experiment: Experiment, spec: EnvSpec) -> Agent:
@@ -47,7 +55,13 @@ def make_agent(algorithm: str, experiment: Experiment, spec: EnvSpec) -> Agent:
 
 
 def make_crew(
-    source: Source, algorithm: str, experiment: Experiment, agent: Agent, *, episodes: int = 0, seeds: list[int]
+    source: Source,
+    algorithm: str,
+    experiment: Experiment,
+    agent: Agent,
+    *,
+    episodes: int = 0,
+    seeds: list[int],
 ) -> Crew:
     """Simulators for training, or for evaluations of that many episodes."""
     e = experiment
@@ -86,7 +100,7 @@ class Training:
         folder: RunFolder | None,
         watch: Watch = lambda progress: None,
         say: Say = lambda text: None,
-        evaluate: bool = True,
+        evaluation_source: Source | None = None,
     ):
         e = experiment
         cache_compilations()
@@ -96,9 +110,9 @@ class Training:
         say(memory.require(needed, f"replay of {e.seeds} × {e.capacity:,} transitions", device) + f", on {device}")
         self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list)
         self.evaluators = None
-        if e.eval_every and evaluate:
+        if e.eval_every and evaluation_source is not None:
             self.evaluators = make_crew(
-                source, algorithm, e, agent, episodes=e.eval_episodes, seeds=e.seed_list
+                evaluation_source, algorithm, e, agent, episodes=e.eval_episodes, seeds=e.seed_list
             )
         try:
             learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk)
@@ -114,6 +128,3 @@ class Training:
         self.crew.close()
         if self.evaluators:
             self.evaluators.close()
-
-
-__all__ = ["Progress", "Training", "cache_compilations", "describe", "make_agent", "make_crew", "source_of"]

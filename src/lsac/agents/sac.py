@@ -64,9 +64,7 @@ def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, A
     return tanh_normal_sample(mean, log_std, key)
 
 
-def td_target(
-    targets: Critic, actor: GaussianActor, alpha: Array, batch: Transition, key: Key
-) -> Array:
+def td_target(targets: Critic, actor: GaussianActor, alpha: Array, batch: Transition, key: Key) -> Array:
     """y = r + discount · (min_k Q̄_k(s', a') − α log π(a'|s')), a' ~ π: eq. (3) with the minimum of the targets."""
     action, log_prob = sample_actions(actor, batch.next_obs, key)
     value = jnp.min(q_values(targets, batch.next_obs, action), axis=0) - alpha * log_prob
@@ -79,9 +77,7 @@ def critic_loss(critics: Critic, batch: Transition, target: Array) -> tuple[Arra
     return 0.5 * jnp.sum(jnp.mean((q - target[None]) ** 2, axis=1)), q
 
 
-def actor_loss(
-    actor: GaussianActor, critics: Critic, alpha: Array, obs: Array, key: Key
-) -> tuple[Array, Array]:
+def actor_loss(actor: GaussianActor, critics: Critic, alpha: Array, obs: Array, key: Key) -> tuple[Array, Array]:
     """α log π(a|s) − min_k Q_k(s, a), a ~ π reparameterised: eq. (9). Also returns the mean log density."""
     action, log_prob = sample_actions(actor, obs, key)
     q = jnp.min(q_values(critics, obs, action), axis=0)
@@ -101,9 +97,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
     def init(key: Key) -> State:
         actor_key, critic_key = jax.random.split(key)
         actor = GaussianActor(*spec, config.hidden, config.activation, actor_key, (-20.0, 2.0))
-        critics = ensemble(
-            lambda k: Critic(*spec, config.hidden, config.activation, k), config.critics, critic_key
-        )
+        critics = ensemble(lambda k: Critic(*spec, config.hidden, config.activation, k), config.critics, critic_key)
         log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
         return State(
             actor,

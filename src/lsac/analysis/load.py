@@ -42,7 +42,10 @@ class Run(NamedTuple):
 
     def returns(self) -> tuple[str, Curve]:
         """The curve a person looks at first: evaluations, or training episodes where there were none."""
-        for title, metric in (("evaluation return", "eval/mean_reward"), ("episode return", "rollout/ep_rew_mean")):
+        for title, metric in (
+            ("evaluation return", "eval/mean_reward"),
+            ("episode return", "rollout/ep_rew_mean"),
+        ):
             curve = self.curve(metric)
             if len(curve.steps):
                 return title, curve

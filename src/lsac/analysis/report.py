@@ -12,6 +12,8 @@ from matplotlib import pyplot as plt
 from lsac.analysis.load import Curve, Run
 from lsac.analysis.stats import interval
 
+COLUMNS: tuple[str, ...] = ("run", "algorithm", "env", "seeds", "step", "final_mean", "final_low95", "final_high95")
+COLUMNS += ("last10_mean", "last10_low95", "last10_high95", "max_of_mean", "steps_per_second")
 COLOURS = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3a8fa8", "#555555")
 
 
@@ -58,10 +60,7 @@ def write_table(runs: list[Run], path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(
-            ["run", "algorithm", "env", "seeds", "step", "final_mean", "final_low95", "final_high95"]
-            + ["last10_mean", "last10_low95", "last10_high95", "max_of_mean", "steps_per_second"]
-        )
+        table.writerow(COLUMNS)
         for run in runs:
             _, curve = run.returns()
             final = interval(curve.values[:, -1])

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,12 +192,16 @@ class _Process:
             start_new_session=True,  # Ctrl-C is for the trainer, which then stops its workers in good order
         )
         theirs.close()
-        orders = brief | tables | {
-            "env": source.spec.to_json(),
-            "lanes": [lane._asdict() for lane in mine],
-            "first": first,
-            "cache": jax.config.jax_compilation_cache_dir,
-        }
+        orders = (
+            brief
+            | tables
+            | {
+                "env": source.spec.to_json(),
+                "lanes": [lane._asdict() for lane in mine],
+                "first": first,
+                "cache": jax.config.values["jax_compilation_cache_dir"],
+            }
+        )
         self._tell(orders)
 
     def order(self, order: dict[str, Any]) -> None:
@@ -291,8 +294,7 @@ class _Thread:
         return header, arrays
 
     def close(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._station.close()
+        """Leaves the environments open: they belong to whoever made them."""
 
 
 def _names(lanes: list[LanePlan]) -> str:

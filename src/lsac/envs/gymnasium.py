@@ -1,10 +1,11 @@
 """Gymnasium environments behind one small adapter: float32 vectors in, actions in [−1, 1], nothing unchecked."""
 
 import difflib
-from collections.abc import Callable
+import logging
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 from gymnasium import spaces
 
@@ -12,7 +13,8 @@ import lsac.envs.probes  # noqa: F401  (registers the probe environments)
 from lsac.errors import EnvironmentFault, InputError
 from lsac.types import EnvSpec
 
-MakeEnv = Callable[[], gym.Env]
+# MuJoCo's own handler prints to the terminal and leaves a MUJOCO_LOG.TXT wherever the user happens to be.
+mujoco.set_mju_user_warning(logging.getLogger("lsac.mujoco").info)
 
 
 def find(env_id: str) -> gym.envs.registration.EnvSpec:

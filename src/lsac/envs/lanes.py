@@ -63,9 +63,7 @@ def make_actors(agent: Agent, action_dim: int) -> Actors:
 
 
 class Lane:
-    def __init__(
-        self, plan: LanePlan, simulators: list[Simulator], actors: Actors, gamma: float, progress: np.ndarray
-    ):
+    def __init__(self, plan: LanePlan, simulators: list[Simulator], actors: Actors, gamma: float, progress: np.ndarray):
         self.plan, self.simulators = plan, simulators
         self.layout = Layout(*simulators[0].spec)
         self._actors, self._gamma = actors, gamma

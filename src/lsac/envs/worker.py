@@ -29,7 +29,11 @@ class Station:
     """Some lanes, the actor that drives them, and the table of policies [S, P] they read from."""
 
     def __init__(
-        self, brief: dict[str, Any], make_env: Callable[[], gym.Env], policies: np.ndarray, progress: np.ndarray
+        self,
+        brief: dict[str, Any],
+        make_env: Callable[[], gym.Env],
+        policies: np.ndarray,
+        progress: np.ndarray,
     ):
         plans = [LanePlan(**plan) for plan in brief["lanes"]]
         simulators = [[Simulator(make_env()) for _ in plan.envs] for plan in plans]
@@ -55,9 +59,7 @@ class Station:
         if order["do"] == "evaluate":
             done = [lane.evaluate(policies[lane.plan.row], step, order["deterministic"]) for lane in self.lanes]
             return {}, [np.stack(result).astype(np.float32) for result in done]
-        results = [
-            lane.collect(policies[lane.plan.row], step, order["count"], order["random"]) for lane in self.lanes
-        ]
+        results = [lane.collect(policies[lane.plan.row], step, order["count"], order["random"]) for lane in self.lanes]
         return {"episodes": [episodes for _, episodes in results]}, [rows for rows, _ in results]
 
     def close(self) -> None:
@@ -90,6 +92,7 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     brief = json.loads(connection.recv_bytes())
     jax.config.update("jax_compilation_cache_dir", brief["cache"])
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # acting is too short to hand to another thread
     gym.logger.min_level = gym.logger.ERROR  # the parent has shown Gymnasium's advice once
     policies = np.memmap(brief["policies"]["file"], np.float32, "r", shape=tuple(brief["policies"]["shape"]))
     progress = np.memmap(brief["progress"]["file"], np.int64, "r+", shape=tuple(brief["progress"]["shape"]))

@@ -1,0 +1,30 @@
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check learning clean
+
+# Trains SAC on Pendulum-v1, three seeds side by side, and leaves a learning curve.
+demo: $(STAMP)
+	rm -rf runs/demo
+	$(BIN)/lsac train sac --env Pendulum-v1 --preset quickstart --out runs/demo
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2
+
+# Minutes per algorithm: every agent must really learn.
+learning: $(STAMP)
+	$(BIN)/pytest -m learning
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs build dist .mypy_cache .ruff_cache .pytest_cache
