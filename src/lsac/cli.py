@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -30,7 +30,7 @@ Every command explains itself: lsac COMMAND --help
 
 
 def _parse(cls: Any, args: list[str], prog: str, text: str, **more: Any) -> Any:
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    config = (tyro.conf.FlagCreatePairsOff,)
     return tyro.cli(cls, args=args, prog=prog, description=text, config=config, **more)
 
 
@@ -68,7 +68,7 @@ def train(args: list[str]) -> int:
 
     @dataclasses.dataclass(frozen=True)
     class Options:
-        experiment: Experiment[module.Config]  # type: ignore[name-defined]
+        experiment: Annotated[Experiment[module.Config], tyro.conf.arg(name="")]  # type: ignore[name-defined]
         preset: str = "default"
         """named settings to start from"""
         out: Path | None = None

@@ -17,6 +17,21 @@ def tanh_log_det(u: Array) -> Array:
     return jnp.sum(2.0 * (jnp.log(2.0) - u - jax.nn.softplus(-2.0 * u)), axis=-1)
 
 
+def gaussian_return_loss(
+    mean: Array, std: Array, mean_target: Array, sample_target: Array, bound: Array, scale: Array, eps: float
+) -> Array:
+    """KL of a Gaussian return to its target, with the mean driven by one target and the std by another.
+
+    Its gradient is ω times the batch mean of −(y_Q − Q)/(σ² + ε) ∇Q − ((clip(y_Z) − Q)² − σ²)/(σ³ + ε) ∇σ, where
+    clip holds y_Z within Q ± b; everything but ∇Q and ∇σ is a constant. The value is not the KL, only its gradient is.
+    """
+    q, sigma = jax.lax.stop_gradient((mean, std))
+    clipped = jnp.clip(sample_target, q - bound, q + bound)
+    mean_pull = jax.lax.stop_gradient((mean_target - q) / (sigma**2 + eps))
+    std_pull = jax.lax.stop_gradient(((clipped - q) ** 2 - sigma**2) / (sigma**3 + eps))
+    return -jax.lax.stop_gradient(scale) * jnp.mean(mean_pull * mean + std_pull * std)
+
+
 def tanh_normal_sample(mean: Array, log_std: Array, key: Key) -> tuple[Array, Array]:
     """A reparameterised action in (−1, 1) and its log density."""
     u = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)

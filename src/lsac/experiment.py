@@ -10,7 +10,9 @@ import types
 import typing
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+import tyro
 
 from lsac.agents import AGENTS
 from lsac.errors import InputError
@@ -24,7 +26,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    agent: C
+    agent: Annotated[C, tyro.conf.arg(name="")]
     env: str
     """Gymnasium id of the environment"""
     steps: int = 1_000_000
@@ -146,11 +148,12 @@ def from_json(data: Any, where: str) -> tuple[str, Experiment]:
         raise InputError(f"{where}: format {data.get('format')!r} is not {FORMAT}, the one this version reads")
     module = find_algorithm(str(data.get("algorithm")))
     fields = dict(data["experiment"])
-    agent = _read(module.Config, fields.pop("agent", None), f"{where}, agent")
-    return data["algorithm"], _read(Experiment, fields | {"agent": agent}, where)
+    agent = read_options(module.Config, fields.pop("agent", None), f"{where}, agent")
+    return data["algorithm"], read_options(Experiment, fields | {"agent": agent}, where)
 
 
-def _read(cls: type, data: Any, where: str) -> Any:
+def read_options(cls: type, data: Any, where: str) -> Any:
+    """A dataclass from a table of its fields, checked by name and type."""
     if not isinstance(data, dict):
         raise InputError(f"{where}: must be a table of options")
     hints = typing.get_type_hints(cls)
@@ -161,7 +164,7 @@ def _read(cls: type, data: Any, where: str) -> Any:
             hint = f"; did you mean {close[0]}?" if close else ""
             raise InputError(f"{where}: unknown option {name}{hint}")
     values = {name: _typed(value, hints[name], f"{where}, {name}") for name, value in data.items()}
-    missing = [f.name for f in dataclasses.fields(cls) if f.name not in data and f.default is dataclasses.MISSING]
+    missing = [field.name for field in dataclasses.fields(cls) if field.name not in data]
     if missing:
         raise InputError(f"{where}: option {missing[0]} is missing")
     return cls(**values)
@@ -171,6 +174,12 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     if isinstance(hint, TypeVar):
         return value
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return read_options(typing.cast(type, hint), value, where)
+    if typing.get_origin(hint) is typing.Literal:
+        if value in typing.get_args(hint):
+            return value
+        raise InputError(f"{where}: {json.dumps(value)} is not one of {', '.join(typing.get_args(hint))}")
     for option in options:
         if option is type(None) and value is None:
             return None

@@ -39,10 +39,15 @@ class Learner:
             return state, replay, snapshot.flatten(agent.policy(state)), means
 
         self._chunk_updates = updates
+        self.refresh_every = agent.refresh_every
         self._learn: Any = jax.jit(
             jax.vmap(learn, in_axes=(0, axes, 0, 0, None), out_axes=(0, axes, 0, 0)), donate_argnums=(0, 1)
         )
         self._store = jax.jit(jax.vmap(rb.add, in_axes=(axes, 0), out_axes=axes), donate_argnums=0)
+        self._refresh: Any = None
+        if agent.refresh is not None:
+            self._refresh = jax.jit(jax.vmap(agent.refresh, in_axes=(0, axes, 0)), donate_argnums=0)
+            self._refresh_keys = jnp.stack([streams.root(seed, streams.REFRESH) for seed in seeds])
         self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
         self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
@@ -77,6 +82,16 @@ class Learner:
         self.policies.copy_to_host_async()  # queued right behind these updates, so that it never waits for the next
         self.updates += self._chunk_updates
         return metrics
+
+    def refresh(self, step: int) -> dict[str, np.ndarray]:
+        """The agent's rare, long work; waits for it, so that the seconds it took can be told."""
+        jax.block_until_ready(self.state)
+        started = time.monotonic()
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(self._refresh_keys)
+        self.state, metrics = self._refresh(self.state, self.replay, keys)
+        numbers = jax.device_get(metrics)
+        numbers["refresh_seconds"] = np.full(len(keys), time.monotonic() - started, np.float32)
+        return numbers
 
     def restore(self, state: Any, rows: np.ndarray, total: int, updates: int) -> None:
         """Puts back a saved state and the newest of the `total` transitions that were ever stored."""

@@ -78,6 +78,7 @@ class OffPolicy:
         self._unsaved: list[np.ndarray] = []  # collected since the last checkpoint
         self._saved_rows = 0
         self._window: list[dict[str, jax.Array]] = []
+        self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
         self._evaluating: tuple[int, np.ndarray] | None = None
         self._evaluated_at = -1
@@ -126,6 +127,8 @@ class OffPolicy:
         if not policy_first:
             self._collect_next(policies)
         self.step += self.experiment.chunk
+        if self.step > self.experiment.learning_starts and self._due(self.learner.refresh_every):
+            self._rare = self.learner.refresh(self.step)
         self._pending = None
         if self.step < self.experiment.steps:
             self._receive()
@@ -204,7 +207,7 @@ class OffPolicy:
         fps = (self.step - self._last_step) * e.seeds / max(now - self._last_log, 1e-9)
         self._last_log, self._last_step = now, self.step
         window = jax.device_get(self._window)
-        self._window = []
+        rare, self._window, self._rare = self._rare, [], {}
         lines = []
         for row, seed in enumerate(e.seed_list):
             line = {**self._head(self.step, seed), "time/fps": round(fps, 1)}
@@ -213,6 +216,7 @@ class OffPolicy:
                 line["rollout/ep_len_mean"] = float(np.mean([ep.length for ep in self._episodes[row]]))
             if window:
                 line |= {f"train/{k}": float(np.mean([m[k][row] for m in window])) for k in sorted(window[0])}
+                line |= {f"train/{k}": float(values[row]) for k, values in sorted(rare.items())}
                 line["train/n_updates"] = self.learner.updates
             lines.append(line)
         self._emit(lines, fps)
@@ -244,6 +248,7 @@ class OffPolicy:
             "evaluated_at": self._evaluated_at,
             "metrics_bytes": self._log.offset(),
             "window": window,
+            "rare": {k: values.tolist() for k, values in self._rare.items()},
             "episodes": [list(episodes) for episodes in self._episodes],
             "best": {"returns": self.best.tolist(), "steps": self._best_steps},
         }
@@ -280,6 +285,7 @@ class OffPolicy:
             {k: np.asarray(values[i], np.float32) for k, values in window.items()}  # type: ignore[misc]
             for i in range(len(next(iter(window.values()), [])))
         ]
+        self._rare = {k: np.asarray(values) for k, values in record["rare"].items()}
         self._episodes = [
             deque((Episode(*x) for x in episodes), maxlen=EPISODE_WINDOW) for episodes in record["episodes"]
         ]

@@ -63,6 +63,19 @@ class Critic(eqx.Module):
         return self.mlp(jnp.concatenate([obs, action]))[0]
 
 
+class GaussianCritic(eqx.Module):
+    """The return Z(s, a) ~ N(Q, σ²): its mean and its standard deviation."""
+
+    mlp: MLP
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, key: Key):
+        self.mlp = MLP((obs_dim + action_dim, *hidden, 2), activation, key)
+
+    def __call__(self, obs: Array, action: Array) -> tuple[Array, Array]:
+        mean, raw = self.mlp(jnp.concatenate([obs, action]))
+        return mean, jax.nn.softplus(raw)
+
+
 class GaussianActor(eqx.Module):
     """State → mean and log std of the Gaussian that tanh squashes into an action."""
 

@@ -45,3 +45,7 @@ class Agent(NamedTuple):
     """policy, obs, key, explore → action in [−1, 1]"""
     update: Callable[[Any, Any, Key], tuple[Any, Metrics]]
     """state, replay (read only), key → state, metrics"""
+    refresh: Callable[[Any, Any, Key], tuple[Any, Metrics]] | None = None
+    """like `update`, but rare and long: LSAC fits its generator here"""
+    refresh_every: int = 0
+    """environment steps between two calls of `refresh`"""

@@ -16,6 +16,7 @@ import optax
 from lsac import replay as rb
 from lsac.distributions import tanh_normal_sample
 from lsac.networks import Critic, GaussianActor, ensemble, polyak, q_values
+from lsac.optimisers import adam
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
 
@@ -90,8 +91,7 @@ def alpha_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Arra
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
-    adam = {"actor": optax.adam(config.actor_lr), "critic": optax.adam(config.critic_lr)}
-    alpha_adam = optax.adam(config.alpha_lr)
+    actor_adam, critic_adam, alpha_adam = (adam(lr) for lr in (config.actor_lr, config.critic_lr, config.alpha_lr))
     target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
 
     def init(key: Key) -> State:
@@ -104,8 +104,8 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             critics,
             critics,
             log_alpha,
-            adam["actor"].init(actor),
-            adam["critic"].init(critics),
+            actor_adam.init(actor),
+            critic_adam.init(critics),
             alpha_adam.init(log_alpha),
         )
 
@@ -116,13 +116,13 @@ def make(config: Config, spec: EnvSpec) -> Agent:
 
         target = td_target(state.targets, state.actor, alpha, batch, target_key)
         (q_loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critics, batch, target)
-        updates, critic_opt = adam["critic"].update(grads, state.critic_opt)
+        updates, critic_opt = critic_adam.update(grads, state.critic_opt)
         critics = optax.apply_updates(state.critics, updates)
 
         (pi_loss, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(
             state.actor, critics, alpha, batch.obs, action_key
         )
-        updates, actor_opt = adam["actor"].update(grads, state.actor_opt)
+        updates, actor_opt = actor_adam.update(grads, state.actor_opt)
         actor = optax.apply_updates(state.actor, updates)
 
         a_loss, grads = jax.value_and_grad(alpha_loss)(state.log_alpha, log_prob, target_entropy)

@@ -23,6 +23,7 @@ from lsac.agents import AGENTS
 from lsac.envs.gymnasium import Simulator, build
 from lsac.envs.lanes import Lane, LanePlan, make_actors
 from lsac.errors import EnvironmentFault, InputError
+from lsac.experiment import read_options
 
 
 class Station:
@@ -39,7 +40,7 @@ class Station:
         simulators = [[Simulator(make_env()) for _ in plan.envs] for plan in plans]
         spec = simulators[0][0].spec
         module = AGENTS[brief["algorithm"]]
-        agent = module.make(module.Config(**brief["agent"]), spec)
+        agent = module.make(read_options(module.Config, brief["agent"], "agent"), spec)
         actors = make_actors(agent, spec.action_dim)
         _, self._restore = snapshot.unflatten(agent)
         self._policies = policies
