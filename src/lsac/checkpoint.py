@@ -65,7 +65,7 @@ def write(path: Path, arrays: Arrays, record: Record) -> str:
     """Writes arrays and a JSON record as one file; returns its digest."""
     text = json.dumps({"format": FORMAT, **record})
     digest = _digest(arrays, text)
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     write_bytes(path, safetensors.numpy.save(arrays, {"record": text, "sha256": digest}))
     return digest
 

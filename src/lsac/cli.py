@@ -1,5 +1,6 @@
 """The command line. Every command is a function that takes the rest of the arguments; errors become one sentence."""
 
+import contextlib
 import dataclasses
 import signal
 import sys
@@ -50,7 +51,7 @@ def train(args: list[str]) -> int:
     from lsac.experiment import check, find_algorithm
     from lsac.folder import RunFolder, default_path
     from lsac.presets import PRESETS, preset
-    from lsac.training import describe, source_of
+    from lsac.training import describe, replay_memory, source_of
 
     if not args or args[0].startswith("-"):
         print(
@@ -86,6 +87,7 @@ def train(args: list[str]) -> int:
     check(experiment)
     source = source_of(experiment.env)
     spec = describe(source)
+    replay_memory(experiment, spec)  # refused before a folder is made
     path = given.out or default_path(algorithm, experiment.env, experiment.seed)
     folder = RunFolder.create(path, algorithm, experiment)
     return _run(algorithm, experiment, source, spec, folder, resume=False)
@@ -134,9 +136,10 @@ def _conclude(folder: Any) -> None:
     from lsac.analysis.report import curve_of_run
 
     run = load_run(folder.path)
-    picture = curve_of_run(run, folder.path / "curve.png")
-    summary = run.final_sentence()
-    print(f"{summary}\ncurve: {picture}\nrun: {folder.path}")
+    print(run.final_sentence())
+    with contextlib.suppress(InputError):  # no episode has ended yet, so there is nothing to draw
+        print(f"curve: {curve_of_run(run, folder.path / 'curve.png')}")
+    print(f"run: {folder.path}")
 
 
 # resume
@@ -241,8 +244,12 @@ def report(args: list[str]) -> int:
     given = _parse(Report, args, "lsac report", REPORT_HELP)
     if not given.runs:
         raise InputError("lsac report: name at least one folder of a run")
-    for path in write_report([load_run(run) for run in given.runs], given.out):
-        print(path)
+    runs = [load_run(run) for run in given.runs]
+    try:
+        paths = write_report(runs, given.out)
+    except OSError as error:
+        raise InputError(f"--out {given.out}: cannot be written ({error.strerror})") from None
+    print(*paths, sep="\n")
     return 0
 
 

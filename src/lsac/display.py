@@ -41,7 +41,9 @@ class Display:
         self.console.print(text, markup=False)
 
     def watch(self, progress: Progress) -> None:
-        self._reward = mean_of(progress.lines, "rollout/ep_rew_mean") or self._reward
+        reward = mean_of(progress.lines, "rollout/ep_rew_mean")
+        if reward is not None:
+            self._reward = reward
         evaluation = mean_of(progress.lines, "eval/mean_reward")
         if evaluation is not None:
             self._evaluation = evaluation

@@ -26,7 +26,7 @@ def diagnose(env_id: str, seconds: float) -> int:
     text = rendering()
     print(f"rendering: {text}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    adapter.find(env_id)
+    adapter.Simulator(adapter.build(adapter.find(env_id))).close()  # says what is wrong with it, if anything is
     serial = rates(env_id, 1, seconds)[0]
     print(f"simulation of {env_id}: {serial:,.0f} steps/s in one process")
     if cores > 1:

@@ -86,8 +86,8 @@ def check(experiment: Experiment) -> None:
         if getattr(e, name) < 0:
             raise InputError(f"{_flag(name)} {getattr(e, name)}: must not be negative")
     for name in ("utd", "env_timeout"):
-        if not getattr(e, name) > 0:
-            raise InputError(f"{_flag(name)} {getattr(e, name)}: must be greater than 0")
+        if not 0 < getattr(e, name) < math.inf:
+            raise InputError(f"{_flag(name)} {getattr(e, name)}: must be a finite number greater than 0")
     if e.seed + e.seeds > 2**31:
         raise InputError(f"--seed {e.seed}: must stay below 2147483648")
     if not 0 <= e.gamma <= 1:
@@ -96,9 +96,10 @@ def check(experiment: Experiment) -> None:
         raise InputError(f"--chunk {e.chunk}: must be a multiple of --num-envs {e.num_envs}")
     if abs(e.chunk * e.utd - e.updates_per_chunk) > 1e-9 or e.updates_per_chunk < 1:
         raise InputError(f"--utd {e.utd}: times --chunk {e.chunk} must be a whole number of updates, at least 1")
+    for name in ("batch_size", "critics"):
+        if getattr(e.agent, name, 1) < 1:
+            raise InputError(f"{_flag(name)} {getattr(e.agent, name)}: must be at least 1")
     batch = getattr(e.agent, "batch_size", 1)
-    if batch < 1:
-        raise InputError(f"--batch-size {batch}: must be at least 1")
     if batch > e.replay_capacity:
         raise InputError(f"--batch-size {batch}: is larger than --replay-capacity {e.replay_capacity}")
     hidden = getattr(e.agent, "hidden", (1,))
@@ -108,8 +109,10 @@ def check(experiment: Experiment) -> None:
         value = getattr(e.agent, field.name)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{_flag(field.name)} {value}: must be a finite number")
-        if field.name.endswith("_lr") and not value > 0:
+        if (field.name.endswith("_lr") or field.name == "alpha_init") and not value > 0:
             raise InputError(f"{_flag(field.name)} {value}: must be greater than 0")
+        if field.name == "tau" and not 0 < value <= 1:
+            raise InputError(f"--tau {value}: must be greater than 0 and at most 1")
     from lsac.networks import ACTIVATIONS
 
     activation = getattr(e.agent, "activation", "relu")

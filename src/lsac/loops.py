@@ -127,7 +127,7 @@ class OffPolicy:
         if not policy_first:
             self._collect_next(policies)
         self.step += self.experiment.chunk
-        if self.step > self.experiment.learning_starts and self._due(self.learner.refresh_every):
+        if self.step > self.experiment.learning_starts and self._crossed(self.learner.refresh_every):
             self._rare = self.learner.refresh(self.step)
         self._pending = None
         if self.step < self.experiment.steps:
@@ -151,10 +151,12 @@ class OffPolicy:
             kept.extend(new)
 
     def _due(self, every: int) -> bool:
-        """Whether the last chunk crossed a multiple of `every`, or ended the run."""
-        if every == 0:
-            return False
-        return self.step // every > (self.step - self.experiment.chunk) // every or self.step >= self.experiment.steps
+        """Whether something that happens every so many steps, and at the end, happens now."""
+        return every > 0 and (self._crossed(every) or self.step >= self.experiment.steps)
+
+    def _crossed(self, every: int) -> bool:
+        """Whether the last chunk crossed a multiple of `every`."""
+        return every > 0 and self.step // every > (self.step - self.experiment.chunk) // every
 
     # Evaluation runs beside training, on simulators of its own, with a copy of the policy.
 
@@ -228,6 +230,10 @@ class OffPolicy:
         if self._log:
             self._log.write(lines)
         self._watch(Progress(self.step, self.experiment.steps, fps, lines))
+
+    def close(self) -> None:
+        if self._log:
+            self._log.close()
 
     # Checkpoints
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import gymnasium as gym
@@ -88,6 +89,13 @@ def describe(source: Source) -> EnvSpec:
         env.close()
 
 
+def replay_memory(experiment: Experiment, spec: EnvSpec) -> str:
+    """A sentence on the memory that the replay takes; refuses a replay that does not fit."""
+    e = experiment
+    what = f"replay of {e.seeds} × {e.capacity:,} transitions"
+    return memory.require(rb.nbytes(spec, e.capacity, e.seeds), what, jax.devices()[0])
+
+
 class Training:
     """A run with everything that must be closed after it."""
 
@@ -105,26 +113,23 @@ class Training:
         e = experiment
         cache_compilations()
         agent = make_agent(algorithm, e, spec)
-        device = jax.devices()[0]
-        needed = rb.nbytes(spec, e.capacity, e.seeds)
-        say(memory.require(needed, f"replay of {e.seeds} × {e.capacity:,} transitions", device) + f", on {device}")
-        self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list)
-        self.evaluators = None
-        if e.eval_every and evaluation_source is not None:
-            self.evaluators = make_crew(
-                evaluation_source, algorithm, e, agent, episodes=e.eval_episodes, seeds=e.seed_list
-            )
-        try:
+        say(f"{replay_memory(e, spec)}, on {jax.devices()[0]}")
+        with ExitStack() as stack:
+            self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list)
+            stack.callback(self.crew.close)
+            self.evaluators = None
+            if e.eval_every and evaluation_source is not None:
+                self.evaluators = make_crew(
+                    evaluation_source, algorithm, e, agent, episodes=e.eval_episodes, seeds=e.seed_list
+                )
+                stack.callback(self.evaluators.close)
             learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk)
             say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
             seconds = learner.compile()
             say(f"compiled in {seconds:.1f} s")
-        except BaseException:
-            self.close()
-            raise
-        self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch)
+            self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch)
+            stack.callback(self.loop.close)
+            self._open = stack.pop_all()
 
     def close(self) -> None:
-        self.crew.close()
-        if self.evaluators:
-            self.evaluators.close()
+        self._open.close()

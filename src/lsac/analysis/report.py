@@ -45,9 +45,9 @@ def curve_of_run(run: Run, path: Path) -> Path:
 
 def draw_curves(runs: list[Run], path: Path) -> Path:
     """Mean (line), 95 % interval over seeds (band) and every seed (thin lines) of runs on one environment."""
+    returns = [run.returns() for run in runs]
     figure, axes = plt.subplots(figsize=(7, 4.2))
-    for i, run in enumerate(runs):
-        title, curve = run.returns()
+    for i, (run, (title, curve)) in enumerate(zip(runs, returns, strict=True)):
         seeds = f"{len(curve.values)} seed{'s' if len(curve.values) > 1 else ''}"
         _draw(axes, curve, f"{run.algorithm}, {seeds}", COLOURS[i % len(COLOURS)])
         axes.set_ylabel(title)

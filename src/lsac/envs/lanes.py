@@ -126,8 +126,9 @@ class Lane:
                 self._lengths[i] += 1
                 running[i] = not (terminated or truncated)
             moment += 1
-        if not np.isfinite(self._returns).all():
-            raise EnvironmentFault(f"evaluation of seed {self.plan.seed}, step {step}: a return is not finite")
+            self._check(self._obs[None], step)
+        for i in np.flatnonzero(~np.isfinite(self._returns)):
+            raise EnvironmentFault(f"{self._name(int(i), step)}: the return of its evaluation is {self._returns[i]}")
         return self._returns.copy(), self._lengths.copy()
 
     def close(self) -> None:
@@ -162,7 +163,8 @@ class Lane:
             return
         t, i, column = np.argwhere(~np.isfinite(values))[0]
         names = {name for name, w in self.layout.fields().items() if w.start <= column < w.stop}
-        field = "reward" if values.shape[-1] == self.layout.width and "reward" in names else "observation"
+        whole = values.shape[-1] == self.layout.width
+        field = next(iter(names & {"action", "reward"}), "observation") if whole else "observation"
         name = self._name(int(i), step + int(t) * self.plan.stride)
         raise EnvironmentFault(f"{name}: the {field} contains {values[t, i, column]}")
 

@@ -1,0 +1,114 @@
+"""How close generated transitions come to real ones: marginals, correlations, and what the simulator says.
+
+Rows are those of the replay. Dimensions that do not vary in the real data are left out of the comparisons.
+"""
+
+import warnings
+from typing import Any, NamedTuple
+
+import gymnasium
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import ks_2samp
+
+from lsac.errors import InputError
+from lsac.replay import Layout
+
+Rows = NDArray[np.floating]
+
+HIDDEN_POSITIONS = {"HalfCheetah": 1, "Hopper": 1, "Walker2d": 1, "Ant": 2, "Swimmer": 2}
+"""How many leading coordinates of qpos an observation, qpos | qvel | …, leaves out."""
+CLIPPED_VELOCITIES = {"Hopper": 10.0, "Walker2d": 10.0}
+"""Where an observation does not show larger velocities than this."""
+
+
+def marginals(real: Rows, generated: Rows) -> dict[str, float]:
+    """Largest and mean distance over dimensions: of means and stds, in real stds, and Kolmogorov–Smirnov."""
+    real, generated, std = _varying(real, generated)
+    pairs = zip(real.T, generated.T, strict=True)
+    gaps = {
+        "mean": np.abs(real.mean(0) - generated.mean(0)) / std,
+        "std": np.abs(std - generated.std(0)) / std,
+        "ks": np.array([ks_2samp(x, y, method="asymp").statistic for x, y in pairs]),
+    }
+    largest = {f"{name}_max": float(gap.max()) for name, gap in gaps.items()}
+    return largest | {f"{name}_avg": float(gap.mean()) for name, gap in gaps.items()}
+
+
+def correlation_gap(real: Rows, generated: Rows) -> float:
+    """Largest absolute difference between the two matrices of pairwise correlations."""
+    real, generated, _ = _varying(real, generated)
+    if np.any(generated.std(0) == 0.0):
+        return 1.0
+    return float(np.max(np.abs(np.corrcoef(real.T) - np.corrcoef(generated.T))))
+
+
+def _varying(real: Rows, generated: Rows) -> tuple[Rows, Rows, Rows]:
+    real, generated = np.asarray(real, np.float64), np.asarray(generated, np.float64)
+    std = real.std(0)
+    keep = std > 1e-6 * (1.0 + np.abs(real.mean(0)))
+    return real[:, keep], generated[:, keep], std[keep]
+
+
+class Unit(NamedTuple):
+    """What errors are measured in: the std of s' − s in each dimension, and that of r."""
+
+    change: NDArray[np.float64]
+    reward: float
+
+
+def unit(layout: Layout, rows: Rows) -> Unit:
+    where, rows = layout.fields(), np.asarray(rows, np.float64)
+    change = (rows[:, where["next_obs"]] - rows[:, where["obs"]]).std(0)
+    return Unit(np.maximum(change, 1e-8), max(float(rows[:, where["reward"]].std()), 1e-8))
+
+
+def dynamics_error(env_id: str, rows: Rows, scale: Unit | None = None) -> dict[str, float]:
+    """Sets the simulator to s, applies a, and compares what follows with s' and r.
+
+    Errors are in units of `scale` (by default that of `rows`): the root of the mean square over rows and
+    dimensions, and of its median over rows, which a few impossible states cannot move. An error of 1 is about
+    that of "nothing changes". Rows whose velocities the observation cut off are skipped.
+    """
+    name = env_id.split("-")[0]
+    if name not in HIDDEN_POSITIONS:
+        raise InputError(f'env is "{env_id}", should be one of {", ".join(HIDDEN_POSITIONS)}')
+    with warnings.catch_warnings():  # the v4 tasks are superseded, and still the ones most results are for
+        warnings.simplefilter("ignore")
+        env: Any = gymnasium.make(env_id, disable_env_checker=True).unwrapped
+    layout = Layout(env.observation_space.shape[0], env.action_space.shape[0])
+    scale = scale or unit(layout, rows)
+    hidden = np.zeros(HIDDEN_POSITIONS[name])
+    split = env.model.nq - hidden.size
+    rows = np.asarray(rows, np.float64)
+    velocity = np.abs(rows[:, split : split + env.model.nv])
+    rows = rows[np.all(velocity < CLIPPED_VELOCITIES.get(name, np.inf), axis=1)]
+    parts = {field: rows[:, where] for field, where in layout.fields().items()}
+    low, high = env.action_space.low, env.action_space.high
+    action = (low + (parts["action"] + 1.0) / 2.0 * (high - low)).astype(np.float32)
+
+    outcomes = []
+    for obs, control in zip(parts["obs"], action, strict=True):
+        mujoco.mj_resetData(env.model, env.data)  # or the contact solver would remember the row before
+        env.set_state(np.concatenate([hidden, obs[:split]]), obs[split : split + env.model.nv])
+        outcomes.append(env.step(control)[:2])
+    env.close()
+
+    next_obs = np.array([outcome[0] for outcome in outcomes])
+    reward = np.array([[outcome[1]] for outcome in outcomes])
+    errors = {
+        "next_obs": np.mean(((parts["next_obs"] - next_obs) / scale.change) ** 2, axis=1),
+        "reward": np.mean(((parts["reward"] - reward) / scale.reward) ** 2, axis=1),
+    }
+    rmse = {f"{field}_rmse": float(np.sqrt(error.mean())) for field, error in errors.items()}
+    return rmse | {f"{field}_median": float(np.sqrt(np.median(error))) for field, error in errors.items()}
+
+
+def shuffled(layout: Layout, rows: Rows, seed: int = 0) -> Rows:
+    """The same rows with (r, s') handed round: right marginals, no dynamics."""
+    where, rows = layout.fields(), np.array(rows)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    for field in ("reward", "next_obs"):
+        rows[:, where[field]] = rows[order, where[field]]
+    return rows

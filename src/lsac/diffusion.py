@@ -1,0 +1,202 @@
+"""Diffusion on vectors: Karras et al., *Elucidating the Design Space of Diffusion-Based Generative Models*,
+2022 (arXiv 2206.00364), called EDM below.
+
+A denoiser D(x; σ) is the mean of the clean data given x = clean + σ·noise. It is all that is learnt and all
+that a sampler needs: it follows dx/dσ = (x − D(x; σ))/σ from pure noise at σ_max down to σ = 0.
+
+Data are expected to be scaled to about unit standard deviation (σ_data = 1). In everything that trains,
+`denoise(x, sigma)` takes one vector; the samplers call it on whatever `shape` they were asked for.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from lsac.networks import Linear, ensemble
+from lsac.types import Array, Key
+
+Denoise: TypeAlias = Callable[[Array, Array], Array]
+"""x + σ·noise, σ → estimate of x"""
+
+
+class Denoiser(eqx.Module):
+    """The raw network F(x, c), a residual MLP whose first layer is told the noise level c.
+
+    The frequencies of the noise embedding are drawn once and never trained. Parameters are float32;
+    `compute_dtype` is that of the wide layers. The vector enters and leaves in float32, because near σ_min
+    the noise to be removed is smaller than the rounding of a bfloat16.
+    """
+
+    frequencies: Array
+    embed: tuple[Linear, Linear]
+    enter: Linear
+    widen: Linear
+    blocks: tuple[Linear, ...]
+    leave: Linear
+    compute_dtype: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        size: int,
+        width: int,
+        key: Key,
+        *,
+        dim_t: int = 256,
+        blocks: int = 6,
+        frequencies: int = 8,
+        compute_dtype: str = "float32",
+    ):
+        frequency_key, block_key, *keys = jax.random.split(key, 7)
+        self.frequencies = jax.random.normal(frequency_key, (frequencies,))
+        self.embed = (Linear(2 * frequencies + 1, dim_t, keys[0]), Linear(dim_t, dim_t, keys[1]))
+        self.enter = Linear(size, dim_t, keys[2])
+        self.widen = Linear(dim_t, width, keys[3])
+        self.leave = Linear(width, size, keys[4])
+        stacked = ensemble(lambda k: Linear(width, width, k), blocks, block_key)
+        self.blocks = tuple(jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(blocks))
+        self.compute_dtype = compute_dtype
+
+    def __call__(self, x: Array, c: Array) -> Array:
+        dtype = jnp.dtype(self.compute_dtype)
+        angle = 2.0 * jnp.pi * c * jax.lax.stop_gradient(self.frequencies)
+        time = self.embed[0](jnp.concatenate([c[None], jnp.sin(angle), jnp.cos(angle)]))
+        h = self.enter(x) + self.embed[1](jax.nn.silu(time))
+        h = _affine(self.widen, h.astype(dtype))
+        for block in self.blocks:
+            h = h + _affine(block, jax.nn.relu(h))
+        weight = self.leave.weight.astype(dtype)
+        return jnp.matmul(jax.nn.relu(h), weight, preferred_element_type=jnp.float32) + self.leave.bias
+
+
+def _affine(layer: Linear, x: Array) -> Array:
+    """The layer in the dtype of its input."""
+    return x @ layer.weight.astype(x.dtype) + layer.bias.astype(x.dtype)
+
+
+class Preconditioning(NamedTuple):
+    skip: Array
+    out: Array
+    into: Array
+    noise: Array
+
+
+def preconditioning(sigma: Array, sigma_data: float = 1.0) -> Preconditioning:
+    """The four functions of σ that keep the network's input and target at unit variance: EDM, table 1."""
+    total = sigma**2 + sigma_data**2
+    return Preconditioning(
+        skip=sigma_data**2 / total,
+        out=sigma * sigma_data / jnp.sqrt(total),
+        into=1.0 / jnp.sqrt(total),
+        noise=0.25 * jnp.log(sigma),
+    )
+
+
+def preconditioned(network: Callable[[Array, Array], Array], sigma_data: float = 1.0) -> Denoise:
+    """D(x; σ) = c_skip x + c_out F(c_in x, c_noise): EDM, eq. (7)."""
+
+    def denoise(x: Array, sigma: Array) -> Array:
+        c = preconditioning(sigma, sigma_data)
+        return c.skip * x + c.out * network(c.into * x, c.noise)
+
+    return denoise
+
+
+def denoising_error(denoise: Denoise, clean: Array, sigma: Array, noise: Array, sigma_data: float = 1.0) -> Array:
+    """Mean over dimensions of (D(x + σ·noise; σ) − x)², weighted so that every σ counts alike at first."""
+    weight = (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
+    return weight * jnp.mean((denoise(clean + sigma * noise, sigma) - clean) ** 2)
+
+
+def edm_loss(
+    denoise: Denoise,
+    batch: Array,
+    key: Key,
+    *,
+    log_mean: float = -1.2,
+    log_std: float = 1.2,
+    sigma_data: float = 1.0,
+) -> Array:
+    """Batch mean of `denoising_error` with ln σ ~ N(log_mean, log_std²), one σ per row of `batch` [B, d]."""
+    sigma_key, noise_key = jax.random.split(key)
+    sigma = jnp.exp(log_mean + log_std * jax.random.normal(sigma_key, batch.shape[:1]))
+    noise = jax.random.normal(noise_key, batch.shape)
+    errors = jax.vmap(lambda x, s, n: denoising_error(denoise, x, s, n, sigma_data))(batch, sigma, noise)
+    return jnp.mean(errors)
+
+
+def karras_schedule(steps: int, sigma_min: float = 0.002, sigma_max: float = 80.0, rho: float = 7.0) -> Array:
+    """[steps + 1] noise levels from σ_max to σ_min, evenly spaced in σ^(1/ρ), and then 0: EDM, eq. (5)."""
+    if steps < 2:
+        raise ValueError(f"a schedule needs at least 2 steps, not {steps}")
+    high, low = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
+    sigma = jnp.linspace(high, low, steps) ** rho
+    return jnp.append(sigma, jnp.zeros((), sigma.dtype))
+
+
+class Churn(NamedTuple):
+    """How much fresh noise stochastic Heun adds: `amount` over all steps whose σ lies in [low, high]."""
+
+    amount: float = 80.0
+    low: float = 0.05
+    high: float = 50.0
+    noise: float = 1.003
+
+
+NO_CHURN = Churn(amount=0.0)
+
+
+def sample_heun(denoise: Denoise, key: Key, shape: tuple[int, ...], schedule: Array, churn: Churn = NO_CHURN) -> Array:
+    """EDM, algorithm 2: raise σ by adding noise, then one second-order step down; two evaluations per step.
+
+    The last step, to σ = 0, is first order and lands on the denoiser's estimate. Without churn the sampler is
+    deterministic once its starting noise is drawn (algorithm 1).
+    """
+    start_key, churn_key = jax.random.split(key)
+    sigmas = schedule[:-1]
+    most = min(churn.amount / sigmas.shape[0], 2**0.5 - 1)
+    gains = jnp.where((sigmas >= churn.low) & (sigmas <= churn.high), most, 0.0)
+    keys = jax.random.split(churn_key, sigmas.shape[0])
+
+    def raised(x: Array, sigma: Array, gain: Array, key: Key) -> tuple[Array, Array]:
+        if not churn.amount:
+            return x, sigma
+        spread = churn.noise * sigma * jnp.sqrt(gain * (2.0 + gain))  # √(higher² − σ²)
+        return x + spread * jax.random.normal(key, shape), sigma * (1.0 + gain)
+
+    def step(x: Array, inputs: tuple[Array, Array, Array, Key]) -> tuple[Array, None]:
+        sigma, lower, gain, key = inputs
+        x, sigma = raised(x, sigma, gain, key)
+        slope = (x - denoise(x, sigma)) / sigma
+        euler = x + (lower - sigma) * slope
+        slope_after = (euler - denoise(euler, lower)) / lower
+        return x + (lower - sigma) * 0.5 * (slope + slope_after), None
+
+    x = sigmas[0] * jax.random.normal(start_key, shape)
+    x, _ = jax.lax.scan(step, x, (sigmas[:-1], sigmas[1:], gains[:-1], keys[:-1]))
+    return denoise(*raised(x, sigmas[-1], gains[-1], keys[-1]))
+
+
+def sample_dpm2m(denoise: Denoise, key: Key, shape: tuple[int, ...], schedule: Array) -> Array:
+    """DPM-Solver++(2M), Lu et al. 2022 (arXiv 2211.01095): second order with one evaluation per step.
+
+    In log σ the flow is linear but for D, which is extrapolated from its last two values. The first step has
+    no earlier value and the last one ends at σ = 0; both are first order. Deterministic but for the start.
+    """
+    sigmas = schedule[:-1]
+    lengths = -jnp.diff(jnp.log(sigmas))
+    zero = jnp.zeros(1, sigmas.dtype)
+    lean = jnp.concatenate([zero, 0.5 * lengths[1:] / lengths[:-1], zero])
+
+    def step(carry: tuple[Array, Array], inputs: tuple[Array, Array, Array]) -> tuple:
+        x, previous = carry
+        sigma, lower, lean = inputs
+        clean = denoise(x, sigma)
+        ahead = clean + lean * (clean - previous)
+        return (ahead + lower / sigma * (x - ahead), clean), None
+
+    start = sigmas[0] * jax.random.normal(key, shape)
+    (x, _), _ = jax.lax.scan(step, (start, jnp.zeros_like(start)), (sigmas, schedule[1:], lean))
+    return x
