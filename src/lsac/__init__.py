@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from lsac.version import __version__
 
 if TYPE_CHECKING:
-    from lsac.model import SAC
+    from lsac.model import LSAC, SAC
 
-__all__ = ["SAC", "__version__"]
+__all__ = ["LSAC", "SAC", "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -44,7 +44,7 @@ def evaluate_run(path: Path, episodes: int, which: str, deterministic: bool) -> 
     try:
         crew.policies[:] = policies
         crew.order(do="evaluate", step=max(steps), deterministic=deterministic)
-        returns, lengths = crew.evaluated()
+        returns, lengths, _ = crew.evaluated()
     finally:
         crew.close()
     lines = [

@@ -16,6 +16,10 @@ RING_AXES: tuple[Any, Any, Any] = (0, None, None)
 """vmap axes of rows, size and head: one head serves all seeds, so that writing stays a slice and no scatter."""
 
 
+JUDGED = 256
+"""Visits per seed at which critics are judged."""
+
+
 class Learner:
     """Holds [S, …] states and replays. Calls return at once; the device works on."""
 
@@ -48,6 +52,9 @@ class Learner:
         if agent.refresh is not None:
             self._refresh = jax.jit(jax.vmap(agent.refresh, in_axes=(0, axes, 0)), donate_argnums=0)
             self._refresh_keys = jnp.stack([streams.root(seed, streams.REFRESH) for seed in seeds])
+        self._critics = jax.jit(lambda state: jax.tree.map(jnp.copy, jax.vmap(agent.critics)(state)))
+        self._value = jax.jit(jax.vmap(jax.vmap(agent.value, in_axes=(None, 0, 0))))
+        self._obs_dim = spec.obs_dim
         self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
         self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
@@ -82,6 +89,25 @@ class Learner:
         self.policies.copy_to_host_async()  # queued right behind these updates, so that it never waits for the next
         self.updates += self._chunk_updates
         return metrics
+
+    def critics(self) -> Any:
+        """A copy of the critics as they are now, to be judged when the episodes they are judged by are over."""
+        return self._critics(self.state)
+
+    def judge(self, critics: Any, visits: list[np.ndarray]) -> list[dict[str, float]]:
+        """Every seed's values at its visits beside the returns that followed: means, and the bias between them."""
+        kept = [v[np.linspace(0, len(v) - 1, JUDGED).astype(int)] if len(v) else None for v in visits]
+        filler = np.zeros((JUDGED, next((v.shape[1] for v in visits), 1)), np.float32)
+        table = np.stack([filler if v is None else v for v in kept])
+        values = jax.device_get(self._value(critics, table[..., : self._obs_dim], table[..., self._obs_dim : -1]))
+        results: list[dict[str, float]] = []
+        for row, v in enumerate(kept):
+            means = {} if v is None else {name: float(x[row].mean()) for name, x in values.items()}
+            if v is not None:
+                means["mc_return"] = float(v[:, -1].mean())
+                means["q_bias"] = means["q"] - means["mc_return"]
+            results.append(means)
+        return results
 
     def refresh(self, step: int) -> dict[str, np.ndarray]:
         """The agent's rare, long work; waits for it, so that the seconds it took can be told."""

@@ -80,7 +80,7 @@ class OffPolicy:
         self._window: list[dict[str, jax.Array]] = []
         self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
-        self._evaluating: tuple[int, np.ndarray] | None = None
+        self._evaluating: tuple[int, np.ndarray, Any] | None = None
         self._evaluated_at = -1
         self._seconds = 0.0
         self._log: MetricsLog | None = None
@@ -170,20 +170,22 @@ class OffPolicy:
         policies = np.array(self.learner.policies)
         self._evaluators.policies[:] = policies
         self._evaluators.order(do="evaluate", step=self.step, deterministic=True)
-        self._evaluating = (self.step, policies)
+        self._evaluating = (self.step, policies, self.learner.critics())
 
     def _finish_evaluation(self) -> None:
         if self._evaluating is None or self._evaluators is None:
             return
-        step, policies = self._evaluating
+        step, policies, critics = self._evaluating
         self._evaluating = None
-        returns, lengths = self._evaluators.evaluated()
+        returns, lengths, visits = self._evaluators.evaluated()
+        judged = self.learner.judge(critics, visits)
         lines = [
             {
                 **self._head(step, seed),
                 "eval/mean_reward": float(returns[row].mean()),
                 "eval/std_reward": float(returns[row].std()),
                 "eval/mean_ep_length": float(lengths[row].mean()),
+                **{f"eval/{name}": value for name, value in judged[row].items()},
             }
             for row, seed in enumerate(self.experiment.seed_list)
         ]

@@ -197,6 +197,12 @@ def _with_suffix(path: str | Path) -> Path:
     return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
+class LSAC(Model):
+    """Langevin Soft Actor-Critic; options in `lsac train lsac --help`."""
+
+    algorithm = "lsac"
+
+
 class SAC(Model):
     """Soft Actor-Critic; options in `lsac train sac --help`."""
 

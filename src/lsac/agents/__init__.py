@@ -2,6 +2,6 @@
 
 from types import ModuleType
 
-from lsac.agents import sac
+from lsac.agents import lsac, sac
 
-AGENTS: dict[str, ModuleType] = {"sac": sac}
+AGENTS: dict[str, ModuleType] = {"lsac": lsac, "sac": sac}

@@ -89,7 +89,7 @@ class Config:
     action_lr: float = 3e-4
     """how far a generated action moves per visit, in every coordinate"""
     actor_chain: Literal["uniform", "argmax", "mean", "overflow"] = "uniform"
-    """chain that the actor follows: drawn, the most optimistic, the mean of all, or the first with a mean Q over 88.7"""
+    """chain that the actor follows: drawn, the most optimistic, the mean of all, or the first with Q over 88.7"""
     actor_lr: float = 3e-4
     """Adam step size of the actor"""
     alpha_lr: float = 3e-4
@@ -133,6 +133,13 @@ def returns(critics: GaussianCritic, obs: Array, action: Array) -> tuple[Array, 
 def lower(critics: GaussianCritic, obs: Array, action: Array) -> Array:
     """[B] minimum over a chain's critics of the mean return."""
     return jnp.min(returns(critics, obs, action)[0], axis=0)
+
+
+def value(critics: GaussianCritic, obs: Array, action: Array) -> Metrics:
+    """Mean over the chains of their lower Q, how far the chains are apart, and the mean std of the return."""
+    mean, std = jax.vmap(jax.vmap(lambda critic: critic(obs, action)))(critics)
+    q = jnp.min(mean, axis=1)
+    return {"q": jnp.mean(q), "q_spread": jnp.std(q), "return_std": jnp.mean(std)}
 
 
 def refined(critics: GaussianCritic, batch: Transition, lr: float) -> Array:
@@ -388,6 +395,8 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         policy=lambda state: state.actor,
         act=act,
         update=update,
+        critics=lambda state: state.critics,
+        value=value,
         refresh=refresh if config.synthetic else None,
         refresh_every=config.refresh_every if config.synthetic else 0,
     )

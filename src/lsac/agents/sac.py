@@ -59,6 +59,10 @@ def act(actor: GaussianActor, obs: Array, key: Key, explore: bool) -> Array:
     return tanh_normal_sample(mean, log_std, key)[0] if explore else jnp.tanh(mean)
 
 
+def value(critics: Critic, obs: Array, action: Array) -> Metrics:
+    return {"q": jnp.min(jax.vmap(lambda critic: critic(obs, action))(critics))}
+
+
 def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, Array]:
     """One action per observation of a batch, [B, A], and the log densities, [B]."""
     mean, log_std = jax.vmap(actor)(obs)
@@ -140,4 +144,11 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         }
         return State(actor, critics, targets, log_alpha, actor_opt, critic_opt, alpha_opt), metrics
 
-    return Agent(init=init, policy=lambda state: state.actor, act=act, update=update)
+    return Agent(
+        init=init,
+        policy=lambda state: state.actor,
+        act=act,
+        update=update,
+        critics=lambda state: state.critics,
+        value=value,
+    )

@@ -105,11 +105,11 @@ class Crew:
             episodes[row] = sorted(Episode(*e) for i in mine for e in lane_episodes[i])
         return np.stack(rows), episodes
 
-    def evaluated(self) -> tuple[np.ndarray, np.ndarray]:
-        """Answer to an `evaluate` order: returns and lengths, [S, episodes]."""
+    def evaluated(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Answer to an `evaluate` order: returns and lengths, [S, episodes], and each seed's visits."""
         _, arrays = self.results()
-        both = np.stack(arrays)
-        return both[:, 0], both[:, 1]
+        both = np.stack(arrays[::2])
+        return both[:, 0], both[:, 1], arrays[1::2]
 
     def close(self) -> None:
         for worker in self._workers:

@@ -5,6 +5,7 @@ once, the rows go out once. Which worker runs a lane never changes a number, bec
 derived from (seed, environment, step).
 """
 
+import math
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -112,24 +113,35 @@ class Lane:
         self._check(self._obs[None], step + count * self.plan.stride)
         return rows, episodes
 
-    def evaluate(self, policy: Any, step: int, deterministic: bool) -> tuple[np.ndarray, np.ndarray]:
-        """One episode in every simulator: returns [E] and lengths [E]."""
+    def evaluate(self, policy: Any, step: int, deterministic: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """One episode in every simulator: returns [E], lengths [E], and visits [n, O + A + 1] to judge critics by.
+
+        A visit is an observation, the action taken and the discounted return that followed. Where a time limit cut
+        the episode, only visits whose unseen rest weighs less than a hundredth are kept.
+        """
         self.reset(step, streams.EVALUATE)
+        traces: list[list[tuple[np.ndarray, np.ndarray, float]]] = [[] for _ in self.simulators]
+        visits: list[np.ndarray] = []
         choose = self._actors.exploit if deterministic else self._actors.explore
         running = np.ones(len(self.simulators), bool)
         moment = 0
         while running.any():
             action = np.asarray(choose(policy, self._obs, self._evaluate_key, np.int32(moment), self._envs))
             for i in np.flatnonzero(running):
+                before = self._obs[i].copy()
                 self._obs[i], reward, terminated, truncated = self._step(int(i), step, action[i])
+                traces[i].append((before, action[i], reward))
                 self._returns[i] += reward
                 self._lengths[i] += 1
-                running[i] = not (terminated or truncated)
+                if terminated or truncated:
+                    running[i] = False
+                    visits += _visits(traces[i], self._gamma, terminated)
             moment += 1
             self._check(self._obs[None], step)
         for i in np.flatnonzero(~np.isfinite(self._returns)):
             raise EnvironmentFault(f"{self._name(int(i), step)}: the return of its evaluation is {self._returns[i]}")
-        return self._returns.copy(), self._lengths.copy()
+        width = self.layout.obs_dim + self.layout.action_dim + 1
+        return self._returns.copy(), self._lengths.copy(), np.asarray(visits, np.float32).reshape(-1, width)
 
     def close(self) -> None:
         for simulator in self.simulators:
@@ -170,3 +182,19 @@ class Lane:
 
     def _name(self, i: int, step: int) -> str:
         return f"environment {self.plan.envs[i]} of seed {self.plan.seed}, step {step}"
+
+
+VISIT_STRIDE = 20
+"""Every so many steps of an evaluation a visit is kept: neighbours say the same."""
+
+
+def _visits(trace: list[tuple[np.ndarray, np.ndarray, float]], gamma: float, terminated: bool) -> list[np.ndarray]:
+    """Visits of one episode with the return that followed each."""
+    unseen = 0 if terminated else math.ceil(math.log(0.01) / math.log(gamma)) if 0 < gamma < 1 else len(trace)
+    following, visits = 0.0, []
+    for t in range(len(trace) - 1, -1, -1):
+        obs, action, reward = trace[t]
+        following = reward + gamma * following
+        if t % VISIT_STRIDE == 0 and len(trace) - t >= unseen:
+            visits.append(np.concatenate([obs, action, [following]]))
+    return visits

@@ -59,7 +59,7 @@ class Station:
         policies = {row: self._restore(self._policies[row]) for row in {lane.plan.row for lane in self.lanes}}
         if order["do"] == "evaluate":
             done = [lane.evaluate(policies[lane.plan.row], step, order["deterministic"]) for lane in self.lanes]
-            return {}, [np.stack(result).astype(np.float32) for result in done]
+            return {}, [array for returns, lengths, visits in done for array in (np.stack([returns, lengths]), visits)]
         results = [lane.collect(policies[lane.plan.row], step, order["count"], order["random"]) for lane in self.lanes]
         return {"episodes": [episodes for _, episodes in results]}, [rows for rows, _ in results]
 
