@@ -32,7 +32,7 @@ class Config:
     """width of the noise embedding and of the first layer"""
     blocks: int = 6
     """number of residual blocks"""
-    train_steps: int = 5_000
+    train_steps: int = 3_000
     """gradient steps in one fit; a multiple of ema_every"""
     batch_size: int = 256
     """transitions per gradient step"""
@@ -58,7 +58,7 @@ class Config:
     """of the wide layers; parameters are float32 in both"""
     sampler: Literal["dpm2m", "heun"] = "dpm2m"
     """dpm2m (deterministic, one evaluation per step) or heun (stochastic, two)"""
-    sampler_steps: int = 32
+    sampler_steps: int = 16
     """noise levels that the sampler visits before 0"""
     sigma_min: float = 0.002
     """lowest noise level of the sampler above 0"""

@@ -1,0 +1,297 @@
+"""What is special to LSAC: its loss, its chains, its refined and written-back actions, its generated half-batches."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lsac import replay as rb
+from lsac import synthesis
+from lsac.agents import lsac
+from lsac.distributions import gaussian_return_loss
+from lsac.networks import GaussianActor, GaussianCritic, ensemble
+from lsac.types import EnvSpec
+
+SPEC = EnvSpec(obs_dim=3, action_dim=2)
+LAYOUT = rb.Layout(*SPEC)
+GENERATOR = synthesis.Config(width=8, dim_t=8, blocks=1, train_steps=20, batch_size=16, sampler_steps=3)
+
+
+def config(**options):
+    sizes = {"hidden": (8,), "batch_size": 8, "chains": 3, "synthetic_capacity": 64, "generator": GENERATOR}
+    return lsac.Config(**sizes | options)
+
+
+def replay(seed=0, count=32, discount=0.9):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, LAYOUT.width)).astype(np.float32)
+    rows[:, LAYOUT.fields()["action"]] = rng.uniform(-1, 1, size=(count, SPEC.action_dim))
+    rows[:, LAYOUT.fields()["discount"]] = discount
+    return rb.Replay(jnp.asarray(rows), jnp.int32(count), jnp.int32(0), LAYOUT)
+
+
+def filled(state, seed=1):
+    rows = replay(seed, state.synthetic.shape[0]).rows
+    return state._replace(synthetic=rows, filled=jnp.ones((), bool))
+
+
+# The distributional loss
+
+
+def gradients(mean, std, y_q, y_z, bound=10.0, scale=1.0, eps=0.1):
+    arrays = [jnp.asarray([x], jnp.float32) for x in (mean, std, y_q, y_z)]
+
+    def loss(mean, std):
+        return gaussian_return_loss(mean, std, *arrays[2:], jnp.float32(bound), jnp.float32(scale), eps)
+
+    return [float(g[0]) for g in jax.grad(loss, argnums=(0, 1))(*arrays[:2])]
+
+
+def test_return_loss_gradient_is_the_published_one():
+    # mean: −ω (y_Q − Q)/(σ² + ε); std: −ω ((y_Z − Q)² − σ²)/(σ³ + ε)
+    d_mean, d_std = gradients(mean=1.0, std=2.0, y_q=4.0, y_z=6.0, scale=0.5)
+    assert d_mean == pytest.approx(-0.5 * 3.0 / 4.1, rel=1e-6)
+    assert d_std == pytest.approx(-0.5 * (25.0 - 4.0) / 8.1, rel=1e-6)
+
+
+def test_return_loss_bounds_the_sampled_target():
+    _, d_std = gradients(mean=1.0, std=2.0, y_q=4.0, y_z=600.0, bound=3.0)
+    assert d_std == pytest.approx(-(9.0 - 4.0) / 8.1, rel=1e-6)
+
+
+def test_std_grows_when_the_target_lies_outside_and_shrinks_inside():
+    assert gradients(mean=0.0, std=1.0, y_q=0.0, y_z=2.0)[1] < 0  # descending raises σ
+    assert gradients(mean=0.0, std=1.0, y_q=0.0, y_z=0.5)[1] > 0
+    assert gradients(mean=0.0, std=1.0, y_q=2.0, y_z=0.0)[0] < 0  # and Q follows y_Q
+
+
+def test_with_constant_std_the_mean_moves_as_under_squared_error():
+    ratios = [gradients(mean=0.3, std=1.5, y_q=y, y_z=0.0)[0] / (0.3 - y) for y in (-2.0, 0.5, 7.0)]
+    assert ratios == pytest.approx([ratios[0]] * 3, rel=1e-5)
+
+
+# Targets
+
+
+def test_targets_use_the_critic_with_the_smaller_mean_and_their_own_entropy():
+    keys = jax.random.split(jax.random.key(0), 3)
+    chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, keys[0])
+    actor = GaussianActor(*SPEC, (8,), "gelu", keys[1], (-20.0, 0.5))
+    batch = LAYOUT.unpack(replay().rows[:6])
+    y_q, y_z = lsac.targets_of(chain, actor, jnp.float32(0.2), batch, keys[2])
+    action_key, return_key = jax.random.split(keys[2])
+    action, log_prob = lsac.sample_actions(actor, batch.next_obs, action_key)
+    mean, std = (np.asarray(x) for x in lsac.returns(chain, batch.next_obs, action))
+    z = np.clip(np.asarray(jax.random.normal(return_key, (6,))), -3, 3)
+    for b in range(6):
+        k = int(np.argmin(mean[:, b]))
+        soft = -0.2 * float(log_prob[b])
+        r, d = float(batch.reward[b]), float(batch.discount[b])
+        assert float(y_q[b]) == pytest.approx(r + d * (mean[k, b] + soft), rel=1e-4, abs=1e-5)
+        assert float(y_z[b]) == pytest.approx(r + d * (mean[k, b] + std[k, b] * z[b] + soft), rel=1e-4, abs=1e-5)
+    assert len({int(k) for k in np.argmin(mean, axis=0)}) == 2, "the sample must exercise both critics"
+
+
+# Refinement and write-back
+
+
+def test_refined_action_is_one_fresh_adam_step_up_the_lower_q():
+    chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, jax.random.key(0))
+    batch = LAYOUT.unpack(replay().rows[:6])._replace(action=jnp.full((6, 2), 0.2))
+    moved = lsac.refined(chain, batch, 3e-4)
+    grads = jax.grad(lambda a: -jnp.sum(lsac.lower(chain, batch.obs, a)))(batch.action)
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = optax.adam(3e-4, b1=0.9, b2=0.99).update(grads, optax.adam(3e-4).init(batch.action))
+    np.testing.assert_allclose(moved, batch.action + updates, atol=1e-6)
+    assert jnp.all(lsac.lower(chain, batch.obs, moved) > lsac.lower(chain, batch.obs, batch.action))
+
+
+def test_refined_actions_stay_in_the_box():
+    chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, jax.random.key(0))
+    batch = LAYOUT.unpack(replay().rows[:6])._replace(action=jnp.ones((6, 2)))
+    moved = lsac.refined(chain, batch, 0.5)
+    assert float(jnp.max(jnp.abs(moved))) <= 1.0
+
+
+@pytest.mark.parametrize("write_back", [True, False])
+def test_refined_actions_are_written_back_at_the_sampled_rows_and_only_there(write_back):
+    options = config(synthetic_capacity=4_000, action_lr=1e-2, released=lsac.Released(no_write_back=not write_back))
+    agent = lsac.make(options, SPEC)
+    state = filled(jax.jit(agent.init)(jax.random.key(0)))
+    after, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
+    changed = np.asarray(after.synthetic != state.synthetic)
+    actions = np.zeros(LAYOUT.width, bool)
+    actions[LAYOUT.fields()["action"]] = True
+    assert not changed[:, ~actions].any()
+    rows = int(changed.any(axis=1).sum())
+    drawn = options.chains * options.batch_size // 2  # all different, nearly surely: 12 of 4 000
+    assert rows == (drawn if write_back else 0)
+
+
+def test_refinement_does_not_reach_the_critics():
+    """Critics after an update are the same whether or not the generated half was refined by a vanishing step."""
+    states = []
+    for refine in (True, False):
+        agent = lsac.make(config(action_gradient=refine, action_lr=0.0), SPEC)
+        state = filled(jax.jit(agent.init)(jax.random.key(0)))
+        states.append(jax.jit(agent.update)(state, replay(), jax.random.key(1))[0])
+    for one, other in zip(*(jax.tree.leaves(s.critics) for s in states), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_published_q_ascent_raises_q():
+    values = []
+    for ascent in (True, False):
+        released = lsac.Released(q_ascent=ascent)
+        agent = lsac.make(config(released=released, synthetic=False, inverse_temperature=1e16), SPEC)
+        update, state = jax.jit(agent.update), jax.jit(agent.init)(jax.random.key(0))
+        for i in range(20):
+            state, metrics = update(state, replay(), jax.random.key(i))
+        values.append(float(metrics["q_mean"]))
+    assert values[0] > values[1] + 0.05
+
+
+# Batches and chains
+
+
+def test_batches_are_all_real_until_the_generator_has_run():
+    agent = lsac.make(config(), SPEC)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    poisoned = state._replace(synthetic=jnp.full_like(state.synthetic, 1e6))
+    after, metrics = jax.jit(agent.update)(poisoned, replay(), jax.random.key(1))
+    clean, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
+    for one, other in zip(jax.tree.leaves(after.critics), jax.tree.leaves(clean.critics), strict=True):
+        np.testing.assert_array_equal(one, other)
+    mixed, metrics = jax.jit(agent.update)(poisoned._replace(filled=jnp.ones((), bool)), replay(), jax.random.key(1))
+    assert float(metrics["critic_loss_synthetic"]) > 1e6 > float(metrics["critic_loss"])
+
+
+def test_every_chain_has_its_own_start_and_its_own_batch():
+    agent = lsac.make(config(synthetic=False, inverse_temperature=1e30), SPEC)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    weights = np.asarray(state.critics.mlp.layers[0].weight)
+    assert len(np.unique(weights.reshape(6, -1)[:, 0])) == 6
+    alike = jax.tree.map(lambda x: jnp.broadcast_to(x[:1, :1], x.shape), (state.critics, state.targets))
+    after, _ = jax.jit(agent.update)(state._replace(critics=alike[0], targets=alike[1]), replay(), jax.random.key(1))
+    moved = np.asarray(after.critics.mlp.layers[0].weight)
+    assert not np.allclose(moved[0, 0], moved[1, 0], atol=1e-7), "chains saw the same batch"
+    np.testing.assert_allclose(moved[0, 0], moved[0, 1], atol=1e-6)  # critics of one chain share theirs
+
+
+def test_chains_at_high_temperature_spread_more():
+    spread = []
+    for beta in (1e12, 1e4):
+        agent = lsac.make(config(synthetic=False, inverse_temperature=beta), SPEC)
+        state = jax.jit(agent.init)(jax.random.key(0))
+        alike = jax.tree.map(lambda x: jnp.broadcast_to(x[:1, :1], x.shape), (state.critics, state.targets))
+        state, update = state._replace(critics=alike[0], targets=alike[1]), jax.jit(agent.update)
+        for i in range(10):
+            state, _ = update(state, replay(), jax.random.key(i))
+        batch = LAYOUT.unpack(replay().rows)
+        q = jax.vmap(lambda chain, b=batch: lsac.lower(chain, b.obs, b.action))(state.critics)
+        spread.append(float(jnp.mean(jnp.std(q, axis=0))))
+    assert spread[1] > 3 * spread[0]
+
+
+@pytest.mark.parametrize("which", ["uniform", "argmax", "mean", "overflow"])
+def test_the_actor_follows_the_chain_it_was_told_to(which):
+    agent = lsac.make(config(actor_chain=which, synthetic=False), SPEC)
+    state = jax.jit(agent.init)(jax.random.key(0))
+
+    by = jnp.asarray([0.0, 100.0, 500.0])[:, None, None] * jnp.asarray([1.0, 0.0])[None, None]
+    state = eqx.tree_at(lambda s: s.critics.mlp.layers[-1].bias, state, state.critics.mlp.layers[-1].bias + by)
+    losses = []
+    for seed in range(12):
+        _, metrics = jax.jit(agent.update)(state, replay(), jax.random.key(seed))
+        losses.append(-float(metrics["actor_loss"]))
+    near = {round(x / 100) for x in losses}
+    expected = {"uniform": {0, 1, 5}, "argmax": {5}, "mean": {2}, "overflow": {1}}[which]
+    assert near == expected
+
+
+# The generator
+
+
+def test_refresh_fits_the_generator_and_refills_the_buffer():
+    agent = lsac.make(config(), SPEC)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    after, metrics = jax.jit(agent.refresh)(state, replay(), jax.random.key(1))
+    assert bool(after.filled)
+    assert float(metrics["diffusion_loss"]) > 0
+    rows = LAYOUT.unpack(after.synthetic)
+    assert len(np.unique(np.asarray(rows.obs)[:, 0])) == 64
+    assert float(jnp.max(jnp.abs(rows.action))) <= 1.0
+    assert set(np.unique(np.asarray(rows.discount)).round(6)) <= {0.0, np.float32(0.9).round(6)}
+    np.testing.assert_array_equal(after.critics.mlp.layers[0].weight, state.critics.mlp.layers[0].weight)
+
+
+def test_without_synthetic_data_there_is_no_generator():
+    agent = lsac.make(config(synthetic=False), SPEC)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    assert agent.refresh is None
+    assert state.generator is None
+    assert state.synthetic.shape[0] == 0
+
+
+# Ablations and accidents
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"distributional": False},
+        {"sampler": "adam"},
+        {"sampler": "sgld"},
+        {"sampler": "underdamped"},
+        {"critics_per_chain": 1},
+        {"exchange_every": 2, "ladder_ratio": 10.0},
+    ],
+    ids=str,
+)
+def test_variants_learn_a_fixed_batch(options):
+    """Twenty updates towards rewards alone (discount 0) bring the error down."""
+    agent = lsac.make(config(synthetic=False, critic_lr=3e-2, **options), SPEC)
+    update, state = jax.jit(agent.update), jax.jit(agent.init)(jax.random.key(0))
+    data, errors = replay(discount=0.0), []
+    for i in range(300):
+        state, metrics = update(state, data, jax.random.key(i))
+        errors.append(float(metrics["critic_loss"]))
+    assert np.isfinite(errors).all()
+    assert np.mean(errors[-20:]) < 0.7 * np.mean(errors[:20])
+
+
+def test_published_std_head_is_not_trained():
+    agent = lsac.make(config(released=lsac.Released(std_without_gradient=True), inverse_temperature=1e30), SPEC)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    after, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
+    weight = lambda s: np.asarray(s.critics.mlp.layers[-1].weight)[..., 1]  # noqa: E731
+    np.testing.assert_array_equal(weight(after), weight(state))
+    trained = lsac.make(config(inverse_temperature=1e30), SPEC)
+    after, _ = jax.jit(trained.update)(state, replay(), jax.random.key(1))
+    assert not np.allclose(weight(after), weight(state))
+
+
+def test_published_delay_moves_the_actor_at_every_second_update():
+    agent = lsac.make(config(synthetic=False, released=lsac.Released(delay=2)), SPEC)
+    update, states = jax.jit(agent.update), [jax.jit(agent.init)(jax.random.key(0))]
+    for i in range(2):
+        states.append(update(states[-1], replay(), jax.random.key(i))[0])
+    weights = [np.asarray(s.actor.mlp.layers[0].weight) for s in states]
+    assert not np.array_equal(weights[0], weights[1])
+    np.testing.assert_array_equal(weights[1], weights[2])
+    assert not np.array_equal(states[1].critics.mlp.layers[0].weight, states[2].critics.mlp.layers[0].weight)
+
+
+def test_values_are_the_mean_over_chains_of_the_lower_critic():
+    agent = lsac.make(config(synthetic=False), SPEC)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    obs, action = jnp.ones(3), jnp.zeros(2)
+    values = agent.value(agent.critics(state), obs, action)
+    by_hand = [
+        min(float(jax.tree.map(lambda x, c=c, k=k: x[c, k], state.critics)(obs, action)[0]) for k in range(2))
+        for c in range(3)
+    ]
+    assert float(values["q"]) == pytest.approx(np.mean(by_hand), rel=1e-5)
+    assert float(values["q_spread"]) == pytest.approx(np.std(by_hand), rel=1e-4)
