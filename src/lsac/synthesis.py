@@ -11,14 +11,14 @@ fewer steps, a lower σ_max) are cheaper than what was published; `PAPER` has th
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from lsac import diffusion
-from lsac.diffusion import Denoiser
+from lsac.diffusion import Denoiser, edm_loss, preconditioned
 from lsac.errors import InputError
 from lsac.replay import Layout, Replay
 from lsac.types import Array, Key, Metrics, Transition
@@ -81,9 +81,8 @@ class Config:
 
 
 PAPER = Config(
-    train_steps=100_000, warm_start=False, compute_dtype="float32",
-    sampler="heun", sampler_steps=128, sigma_max=80.0,
-)  # fmt: skip
+    train_steps=100_000, warm_start=False, compute_dtype="float32", sampler="heun", sampler_steps=128, sigma_max=80.0
+)
 
 
 class State(NamedTuple):
@@ -173,31 +172,27 @@ def fit(config: Config, state: State, replay: Replay, key: Key) -> tuple[State, 
     mean, std = normaliser(config, replay)
     optimiser = _optimiser(config)
 
-    def step(carry: tuple[Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple:
+    def step(carry: tuple[Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple[Any, Array]:
         model, optimiser_state = carry
         count, key = inputs
         batch_key, loss_key = jax.random.split(key)
         rows = replay.rows[jax.random.randint(batch_key, (config.batch_size,), 0, replay.size)]
         batch = (encode(config, replay.layout, rows) - mean[None]) / std[None]
-        loss, grads = jax.value_and_grad(lambda m: diffusion.edm_loss(diffusion.preconditioned(m), batch, loss_key))(
-            model
-        )
+        loss, grads = jax.value_and_grad(lambda m: edm_loss(preconditioned(m), batch, loss_key))(model)
         with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to integer powers
             updates, optimiser_state = optimiser.update(grads, optimiser_state)
         rate = learning_rate(config, count)
         return (jax.tree.map(lambda p, u: p - rate * u, model, updates), optimiser_state), loss
 
-    def averaged(carry: tuple[Denoiser, Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple:
+    def averaged(carry: tuple[Denoiser, Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple[Any, Array]:
         model, ema, optimiser_state = carry
         counts, keys = inputs
-        losses: Array
         (model, optimiser_state), losses = jax.lax.scan(step, (model, optimiser_state), (counts, keys))
         decay = ema_decay(config, counts[0] // config.ema_every)
         return (model, optax.incremental_update(model, ema, 1.0 - decay), optimiser_state), losses
 
     shape = (config.train_steps // config.ema_every, config.ema_every)
     counts = jnp.arange(config.train_steps).reshape(shape)
-    losses: Array
     (model, ema, optimiser_state), losses = jax.lax.scan(
         averaged, (state.model, state.ema, state.optimiser), (counts, jax.random.split(steps_key, shape))
     )
@@ -209,7 +204,7 @@ def generate(config: Config, layout: Layout, state: State, count: int, key: Key,
     """[count, width] rows like those of the replay; `gamma` is the discount of those that do not end."""
     schedule = diffusion.karras_schedule(config.sampler_steps, config.sigma_min, config.sigma_max)
     churn = diffusion.Churn(config.churn, config.churn_low, config.churn_high, config.churn_noise)
-    denoise = jax.vmap(diffusion.preconditioned(state.ema), in_axes=(0, None))
+    denoise = jax.vmap(preconditioned(state.ema), in_axes=(0, None))
     batches = -(-count // config.sample_batch)
     shape = (-(-count // batches), state.mean.shape[0])
 

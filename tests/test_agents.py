@@ -1,0 +1,334 @@
+"""What every algorithm must keep to. One that is listed in `AGENTS` gets all of these tests."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small
+
+from lsac import checkpoint, snapshot, streams
+from lsac import replay as rb
+from lsac.agents import AGENTS
+from lsac.errors import CheckpointError
+from lsac.experiment import check, from_json, to_json
+from lsac.learner import Learner
+from lsac.presets import PRESETS
+from lsac.types import EnvSpec
+
+SPEC = EnvSpec(obs_dim=3, action_dim=2)
+LAYOUT = rb.Layout(*SPEC)
+GAMMA = 0.9
+CAPACITY, CHUNK, UPDATES = 64, 16, 3
+SEEDS = [11, 12]
+
+
+def transitions(seed, count=CHUNK, discount=GAMMA):
+    """[count, width] random rows; one in four is terminal."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(count, LAYOUT.width)).astype(np.float32)
+    where = LAYOUT.fields()
+    rows[:, where["action"]] = rng.uniform(-1, 1, size=(count, SPEC.action_dim))
+    rows[:, where["discount"]] = np.where(np.arange(count) % 4 == 3, 0.0, discount)[:, None]
+    return rows
+
+
+def ring(rows):
+    """A replay that holds these rows, and NaN where nothing has been written."""
+    everything = np.full((CAPACITY, LAYOUT.width), np.nan, np.float32)
+    everything[: len(rows)] = rows
+    count = jnp.int32(len(rows))
+    return rb.Replay(jnp.asarray(everything), count, count % CAPACITY, LAYOUT)
+
+
+def numpy_leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def same(one, other):
+    """Whether two pytrees have the same structure and the same bits."""
+    return jax.tree.structure(one) == jax.tree.structure(other) and all(
+        a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for a, b in zip(numpy_leaves(one), numpy_leaves(other), strict=True)
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compiler():
+    """These programs run a few times only, so what counts is how fast they compile."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module", params=AGENTS)
+def case(request):
+    """One algorithm, compiled once, with a state that has already learned a little."""
+    agent = AGENTS[request.param].make(small.config(request.param), SPEC)
+    update, init = jax.jit(agent.update), jax.jit(agent.init)
+    replay = ring(transitions(0, 2 * CHUNK))
+    state = init(jax.random.key(0))
+    for i in range(UPDATES):
+        state, _ = update(state, replay, jax.random.key(i))
+    act = jax.jit(jax.vmap(agent.act, in_axes=(None, 0, 0, None)), static_argnums=3)
+    return SimpleNamespace(
+        name=request.param, agent=agent, init=init, update=update, act=act, replay=replay, state=state
+    )
+
+
+# the state
+
+
+def test_state_is_made_of_arrays_only(case):
+    leaves = []
+    jax.eval_shape(lambda key: leaves.extend(jax.tree.leaves(case.agent.init(key))), jax.random.key(0))
+    assert leaves
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+
+
+def test_another_key_initialises_another_state_and_the_same_key_the_same(case):
+    one, again, other = (case.init(jax.random.key(seed)) for seed in (1, 1, 2))
+    assert same(one, again)
+    assert not same(one, other)
+
+
+def test_update_keeps_structure_shapes_and_types_of_the_state(case):
+    after, _ = jax.eval_shape(case.agent.update, case.state, case.replay, jax.random.key(0))
+    before = jax.eval_shape(case.agent.init, jax.random.key(0))
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
+        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+
+
+# the policy
+
+
+def test_policy_is_float32_arrays_and_survives_the_way_to_the_simulators(case):
+    policy = case.agent.policy(case.state)
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(policy))
+    length, restore = snapshot.unflatten(case.agent)
+    flat = np.array(snapshot.flatten(policy))
+    assert flat.shape == (length,)
+    restored = restore(flat)
+    flat[:] = np.nan
+    assert same(restored, policy)
+
+
+def acted(case, explore, seed, scale=1.0):
+    """Actions [64, A] of the policy on random observations, each with its own key."""
+    obs = scale * np.random.default_rng(0).normal(size=(64, SPEC.obs_dim)).astype(np.float32)
+    keys = jax.random.split(jax.random.key(seed), 64)
+    return np.asarray(case.act(case.agent.policy(case.state), obs, keys, explore))
+
+
+def test_deterministic_action_ignores_the_key_and_sees_the_observation(case):
+    action = acted(case, explore=False, seed=0)
+    np.testing.assert_array_equal(action, acted(case, explore=False, seed=1))
+    assert action.shape == (64, SPEC.action_dim)
+    assert np.unique(action, axis=0).shape[0] > 32
+
+
+def test_exploring_action_uses_the_key(case):
+    one, again, other = (acted(case, explore=True, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert np.mean(one != other) > 0.5
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_actions_stay_within_plus_minus_one_however_large_the_observation(case, explore):
+    action = acted(case, explore, seed=2, scale=1e4)
+    assert action.dtype == np.float32
+    assert np.abs(action).max() <= 1.0
+    assert np.abs(action).max() > 0.1
+
+
+# the update
+
+
+def test_same_key_gives_the_same_bits_and_another_key_another_state(case):
+    one, again, other = (case.update(case.state, case.replay, jax.random.key(seed)) for seed in (5, 5, 6))
+    assert same(one, again)
+    assert not same(one[0], other[0])
+
+
+def test_metrics_are_finite_scalars(case):
+    _, metrics = case.update(case.state, case.replay, jax.random.key(5))
+    assert metrics
+    for name, value in metrics.items():
+        assert value.shape == (), name
+        assert np.isfinite(value), name
+
+
+def test_updates_change_the_policy(case):
+    fresh = case.agent.policy(case.init(jax.random.key(0)))
+    assert not same(case.agent.policy(case.state), fresh)
+
+
+def test_update_reads_the_filled_part_of_the_replay_only(case):
+    state, _ = case.update(case.state, case.replay, jax.random.key(5))
+    assert all(np.isfinite(leaf).all() for leaf in numpy_leaves(state))
+
+
+def test_nothing_beyond_a_termination_counts(case):
+    """Where the discount is 0, the next observation may be anything; where it is not, it matters."""
+    futures = {}
+    for discount in (0.0, GAMMA):
+        rows = transitions(3, 2 * CHUNK, discount)
+        garbage = rows.copy()
+        garbage[:, LAYOUT.fields()["next_obs"]] = 1e3 * np.random.default_rng(4).normal(size=(2 * CHUNK, SPEC.obs_dim))
+        futures[discount] = [case.update(case.state, ring(r), jax.random.key(7))[0] for r in (rows, garbage)]
+    assert same(*futures[0.0])
+    assert not same(*futures[GAMMA])
+
+
+def test_no_random_key_is_used_twice(case):
+    def whole(key):
+        init_key, update_key, act_key, refresh_key = jax.random.split(key, 4)
+        state, metrics = case.agent.update(case.agent.init(init_key), case.replay, update_key)
+        action = case.agent.act(case.agent.policy(state), jnp.zeros(SPEC.obs_dim), act_key, True)
+        return metrics, action, case.agent.refresh and case.agent.refresh(state, case.replay, refresh_key)
+
+    def reusing(key):
+        return jax.random.normal(key) + jax.random.uniform(key)
+
+    with jax.debug_key_reuse(True):
+        with pytest.raises(jax.errors.KeyReuseError):
+            jax.jit(reusing).eval_shape(jax.random.key(0))
+        jax.jit(whole).eval_shape(jax.random.key(0))
+
+
+# all seeds in one program
+
+
+@pytest.fixture(scope="module")
+def trained(case):
+    """A learner of two seeds after one chunk that was only stored and three that were learned from."""
+    learner = Learner(case.agent, SPEC, SEEDS, CAPACITY, CHUNK, UPDATES)
+    chunks = [np.stack([transitions(100 * c + seed) for seed in SEEDS]) for c in range(4)]
+    learner.store(chunks[0])
+    metrics = [jax.device_get(learner.learn(chunk)) for chunk in chunks[1:]]
+    return SimpleNamespace(learner=learner, chunks=chunks, metrics=metrics)
+
+
+@pytest.fixture(scope="module")
+def alone(case, trained):
+    """The same training as a plain loop: one seed, one chunk, one update at a time."""
+    states, metrics = [], []
+    for row, seed in enumerate(SEEDS):
+        state, replay, means, count = case.init(streams.root(seed, streams.INIT)), rb.make(SPEC, CAPACITY), [], 0
+        replay = rb.add(replay, trained.chunks[0][row])
+        for chunk in trained.chunks[1:]:
+            replay, lines = rb.add(replay, chunk[row]), []
+            for _ in range(UPDATES):
+                key = jax.random.fold_in(streams.root(seed, streams.LEARN), count)
+                state, line = case.update(state, replay, key)
+                lines.append(jax.device_get(line))
+                count += 1
+            means.append({name: np.mean([line[name] for line in lines]) for name in lines[0]})
+        states.append(jax.device_get(state))
+        metrics.append(means)
+    return SimpleNamespace(states=states, metrics=metrics)
+
+
+def test_seeds_side_by_side_equal_seeds_one_by_one(trained, alone):
+    for row in range(len(SEEDS)):
+        together = [leaf[row] for leaf in numpy_leaves(trained.learner.state)]
+        for a, b in zip(together, numpy_leaves(alone.states[row]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert not same(*alone.states)
+
+
+def test_metrics_of_a_chunk_are_the_means_over_its_updates_for_every_seed(trained, alone):
+    for c, metrics in enumerate(trained.metrics):
+        for name, values in metrics.items():
+            assert values.shape == (len(SEEDS),)
+            expected = [alone.metrics[row][c][name] for row in range(len(SEEDS))]
+            np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_learner_traces_once_and_counts_its_updates(trained):
+    assert trained.learner.traces == 1
+    assert trained.learner.updates == 3 * UPDATES
+
+
+def test_learning_leaves_the_replay_as_it_was_given(trained):
+    np.testing.assert_array_equal(trained.learner.replay.rows, np.concatenate(trained.chunks, axis=1))
+    assert int(trained.learner.replay.size) == CAPACITY
+
+
+def test_learner_hands_out_the_policies_of_its_newest_state(case, trained):
+    for row in range(len(SEEDS)):
+        state = jax.tree.map(lambda leaf, row=row: leaf[row], trained.learner.state)
+        np.testing.assert_array_equal(trained.learner.policies[row], snapshot.flatten(case.agent.policy(state)))
+
+
+# the refresh
+
+
+def test_refresh_comes_with_its_interval(case):
+    assert (case.agent.refresh is None) == (case.agent.refresh_every == 0)
+
+
+def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(case, trained):
+    if case.agent.refresh is None:
+        pytest.skip("this algorithm has none")
+    learner = trained.learner
+    before = jax.tree.map(np.array, learner.state)
+    after = []
+    for _ in range(2):
+        metrics = learner.refresh(CAPACITY)
+        after.append(jax.tree.map(np.array, learner.state))
+        learner.set_state(before)
+    for name, values in metrics.items():
+        assert values.shape == (len(SEEDS),), name
+        assert np.isfinite(values).all(), name
+    assert same(*after)
+    assert not same(after[0], before)
+    seeds = [jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), after[0]) for row in range(len(SEEDS))]
+    assert not same(*seeds)
+    state, line = case.update(seeds[0], case.replay, jax.random.key(0))
+    assert all(np.isfinite(leaf).all() for leaf in [*numpy_leaves(state), *numpy_leaves(line)])
+
+
+# checkpoints
+
+
+def test_checkpoint_restores_every_bit_and_the_future(case, trained, tmp_path):
+    state, path = trained.learner.state, tmp_path / "state.safetensors"
+    checkpoint.write(path, checkpoint.named(state), {"note": 1})
+    arrays, record = checkpoint.read(path)
+    restored = checkpoint.unnamed(arrays, trained.learner.like, path)
+    assert record["note"] == 1
+    assert same(restored, state)
+    first = [jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), tree) for tree in (state, restored)]
+    assert same(*(case.update(one, case.replay, jax.random.key(9)) for one in first))
+
+
+def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
+    larger = AGENTS[case.name].make(small.config(case.name), EnvSpec(SPEC.obs_dim + 1, SPEC.action_dim))
+    like = jax.eval_shape(larger.init, jax.random.key(0))
+    with pytest.raises(CheckpointError, match="is expected"):
+        checkpoint.unnamed(checkpoint.named(case.state), like, tmp_path)
+
+
+# presets
+
+
+@pytest.mark.parametrize("algorithm", AGENTS)
+def test_algorithm_has_a_default_preset(algorithm):
+    assert "default" in PRESETS[algorithm]
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [(a, name) for a in AGENTS for name in PRESETS.get(a, {})])
+def test_preset_is_valid_survives_its_file_and_makes_a_working_agent(algorithm, name):
+    experiment = PRESETS[algorithm][name]("Pendulum-v1")
+    check(experiment)
+    assert isinstance(experiment.agent, AGENTS[algorithm].Config)
+    assert from_json(json.loads(json.dumps(to_json(algorithm, experiment))), "config.json") == (algorithm, experiment)
+    agent = AGENTS[algorithm].make(experiment.agent, SPEC)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    after, metrics = jax.eval_shape(agent.update, state, rb.make(SPEC, CAPACITY), jax.random.key(0))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert all(value.shape == () for value in metrics.values())

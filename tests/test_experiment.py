@@ -1,0 +1,263 @@
+"""The description of a run: what is refused and in which words, what is written and read back, what presets set."""
+
+import ast
+import dataclasses
+import inspect
+import json
+import math
+import traceback
+
+import pytest
+
+from lsac.agents import AGENTS, sac
+from lsac.errors import InputError
+from lsac.experiment import Experiment, check, find_algorithm, from_json, to_json, versions
+from lsac.folder import RunFolder
+from lsac.presets import PRESETS, preset
+
+REFUSED = [
+    ({"steps": 0}, "--steps 0: must be at least 1"),
+    ({"seeds": 0}, "--seeds 0: must be at least 1"),
+    ({"num_envs": 0}, "--num-envs 0: must be at least 1"),
+    ({"chunk": -8}, "--chunk -8: must be at least 1"),
+    ({"replay_capacity": 0}, "--replay-capacity 0: must be at least 1"),
+    ({"eval_episodes": 0}, "--eval-episodes 0: must be at least 1"),
+    ({"log_every": 0}, "--log-every 0: must be at least 1"),
+    ({"seed": -1}, "--seed -1: must not be negative"),
+    ({"learning_starts": -5}, "--learning-starts -5: must not be negative"),
+    ({"eval_every": -1}, "--eval-every -1: must not be negative"),
+    ({"checkpoint_every": -1}, "--checkpoint-every -1: must not be negative"),
+    ({"workers": -2}, "--workers -2: must not be negative"),
+    ({"utd": 0.0}, "--utd 0.0: must be a finite number greater than 0"),
+    ({"utd": math.nan}, "--utd nan: must be a finite number greater than 0"),
+    ({"utd": math.inf}, "--utd inf: must be a finite number greater than 0"),
+    ({"env_timeout": -3.0}, "--env-timeout -3.0: must be a finite number greater than 0"),
+    ({"seed": 2**31 - 1, "seeds": 2}, "--seed 2147483647: must stay below 2147483648"),
+    ({"gamma": 1.5}, "--gamma 1.5: must lie between 0 and 1"),
+    ({"gamma": math.nan}, "--gamma nan: must lie between 0 and 1"),
+    ({"chunk": 32, "num_envs": 5}, "--chunk 32: must be a multiple of --num-envs 5"),
+    ({"utd": 0.3}, "--utd 0.3: times --chunk 32 must be a whole number of updates, at least 1"),
+    ({"utd": 1e-12}, "--utd 1e-12: times --chunk 32 must be a whole number of updates, at least 1"),
+    ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
+    ({"replay_capacity": 100}, "--batch-size 256: is larger than --replay-capacity 100"),
+    ({"critics": 0}, "--critics 0: must be at least 1"),
+    ({"hidden": ()}, "--hidden : needs at least one layer of at least one unit"),
+    ({"hidden": (16, 0)}, "--hidden 16 0: needs at least one layer of at least one unit"),
+    ({"target_entropy": math.nan}, "--target-entropy nan: must be a finite number"),
+    ({"critic_lr": math.inf}, "--critic-lr inf: must be a finite number"),
+    ({"actor_lr": 0.0}, "--actor-lr 0.0: must be greater than 0"),
+    ({"alpha_lr": -1e-3}, "--alpha-lr -0.001: must be greater than 0"),
+    ({"alpha_init": 0.0}, "--alpha-init 0.0: must be greater than 0"),
+    ({"tau": 0.0}, "--tau 0.0: must be greater than 0 and at most 1"),
+    ({"tau": 5.0}, "--tau 5.0: must be greater than 0 and at most 1"),
+    ({"activation": "swish"}, "--activation swish: must be one of relu, gelu, tanh"),
+]
+"""Options that cannot work, and the whole sentence: the flag, the value and what is right."""
+
+AT_THE_EDGE = [
+    {"steps": 1, "log_every": 1, "eval_episodes": 1, "chunk": 1},
+    {"seed": 2**31 - 1},
+    {"learning_starts": 0, "eval_every": 0, "checkpoint_every": 0, "workers": 0},
+    {"gamma": 0.0},
+    {"gamma": 1.0, "tau": 1.0},
+    {"utd": 1 / 32},
+    {"utd": 0.05, "chunk": 20},
+    {"chunk": 32, "num_envs": 32},
+    {"replay_capacity": 256, "batch_size": 256},
+    {"hidden": (1,), "critics": 1, "activation": "tanh"},
+]
+"""Options that just work."""
+
+
+def experiment(**options):
+    inner = {field.name for field in dataclasses.fields(sac.Config)}
+    agent = sac.Config(**{name: value for name, value in options.items() if name in inner})
+    return Experiment(agent, "Pendulum-v1", **{name: value for name, value in options.items() if name not in inner})
+
+
+@pytest.mark.parametrize(("options", "sentence"), REFUSED, ids=[sentence.split(":")[0] for _, sentence in REFUSED])
+def test_what_cannot_work_is_refused_in_one_sentence(options, sentence):
+    with pytest.raises(InputError) as refused:
+        check(experiment(**options))
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("options", AT_THE_EDGE, ids=str)
+def test_values_at_the_edge_are_accepted(options):
+    check(experiment(**options))
+
+
+def test_every_refusal_of_check_has_an_example():
+    first = check.__code__.co_firstlineno
+    body = ast.walk(ast.parse(inspect.getsource(check)))
+    written = {first + node.lineno - 1 for node in body if isinstance(node, ast.Raise)}
+    seen = set()
+    for options, _ in REFUSED:
+        try:
+            check(experiment(**options))
+        except InputError as error:
+            seen |= {frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == "check"}
+    assert written - seen == set(), "lines of experiment.py that refuse something; add an example to REFUSED"
+
+
+def test_an_unknown_algorithm_is_answered_with_the_known_ones():
+    with pytest.raises(InputError, match=r"^algorithm sca: must be one of .*\bsac\b.*; did you mean sac\?$"):
+        find_algorithm("sca")
+
+
+# derived numbers
+
+
+@pytest.mark.parametrize(
+    ("options", "capacity"),
+    [
+        ({"steps": 100, "replay_capacity": 1000}, 128),  # never more than the run collects, in whole chunks
+        ({"steps": 1000, "replay_capacity": 100}, 128),
+        ({"steps": 1000, "replay_capacity": 96}, 96),
+    ],
+)
+def test_capacity_is_what_the_run_can_use_in_whole_chunks(options, capacity):
+    assert experiment(chunk=32, **options).capacity == capacity
+
+
+def test_updates_of_a_chunk_and_the_list_of_seeds():
+    assert experiment(chunk=20, utd=0.05).updates_per_chunk == 1
+    assert experiment(chunk=32, utd=2.0).updates_per_chunk == 64
+    assert experiment(seed=7, seeds=3).seed_list == [7, 8, 9]
+
+
+# config.json
+
+
+def written(**options):
+    """The content of a config.json after a trip through its text."""
+    return json.loads(json.dumps(to_json("sac", experiment(**options))))
+
+
+def test_config_comes_back_as_it_was_written():
+    given = experiment(steps=77, seed=3, seeds=2, utd=0.5, gamma=0.9, hidden=(8, 4), target_entropy=-2.5, critics=3)
+    data = json.loads(json.dumps(to_json("sac", given)))
+    assert from_json(data, "config.json") == ("sac", given)
+    assert type(from_json(data, "config.json")[1].agent.hidden) is tuple
+
+
+@pytest.mark.parametrize("algorithm", AGENTS)
+def test_the_settings_of_every_algorithm_come_back_from_a_folder(algorithm, tmp_path):
+    given = preset(algorithm, "default", "Pendulum-v1")
+    RunFolder.create(tmp_path / "run", algorithm, given)
+    assert RunFolder.open(tmp_path / "run")[1:] == (algorithm, given)
+
+
+def test_config_says_what_it_ran_on():
+    found = written()["versions"]
+    assert found == versions()
+    assert {"lsac", "python", "jax", "jaxlib", "numpy", "gymnasium", "mujoco"} <= found.keys()
+    assert all(found.values())
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "nearest"),
+    [
+        ("experiment", "step", "steps"),
+        ("experiment", "num_env", "num_envs"),
+        ("agent", "batchsize", "batch_size"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(place, name, nearest):
+    data = written()
+    (data["experiment"] if place == "experiment" else data["experiment"]["agent"])[name] = 1
+    with pytest.raises(InputError, match=rf"^here.*: unknown option {name}; did you mean {nearest}\?$"):
+        from_json(data, "here")
+
+
+def test_a_missing_key_is_named():
+    data = written()
+    del data["experiment"]["gamma"]
+    with pytest.raises(InputError, match=r"^here: option gamma is missing$"):
+        from_json(data, "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("steps", "1000", "int"),
+        ("steps", 10.5, "int"),
+        ("steps", True, "int"),
+        ("steps", None, "int"),
+        ("gamma", "0.9", "float"),
+        ("gamma", False, "float"),
+        ("env", 3, "str"),
+        ("hidden", 256, "tuple"),
+        ("hidden", [256, "256"], "int"),
+        ("target_entropy", "auto", r"float \| None"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_the_right_type(name, value, kind):
+    data = written()
+    inner = name in data["experiment"]["agent"]
+    (data["experiment"]["agent"] if inner else data["experiment"])[name] = value
+    with pytest.raises(InputError, match=rf"^here.*, {name}: .* is not of type .*{kind}"):
+        from_json(data, "here")
+
+
+def test_a_whole_number_is_read_as_a_float_where_a_float_belongs():
+    data = written()
+    data["experiment"]["gamma"] = 1
+    _, found = from_json(data, "here")
+    assert found.gamma == 1.0
+    assert type(found.gamma) is float
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda data: {"hello": "world"}, "here: is not the configuration of a run"),
+        (lambda data: ["format", 1], "here: is not the configuration of a run"),
+        (lambda data: data | {"experiment": 3}, "here: is not the configuration of a run"),
+        (lambda data: data | {"format": 2}, "here: format 2 is not 1, the one this version reads"),
+        (lambda data: data | {"format": None}, "here: format None is not 1, the one this version reads"),
+        (lambda data: data | {"experiment": data["experiment"] | {"agent": 1}}, "here, agent: must be a table"),
+        (lambda data: data | {"algorithm": "dqn"}, "algorithm dqn: must be one of"),
+    ],
+    ids=["foreign", "list", "no table", "newer", "no format", "no agent", "other algorithm"],
+)
+def test_a_foreign_or_newer_config_is_refused(change, sentence):
+    with pytest.raises(InputError) as refused:
+        from_json(change(written()), "here")
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000], ids=["empty", "cut", "bytes", "deep"])
+def test_a_config_that_is_no_json_is_refused_by_its_path(content, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"^{path}: is not readable JSON"):
+        RunFolder.open(tmp_path)
+
+
+# presets
+
+
+@pytest.mark.parametrize(("algorithm", "name"), [(a, name) for a, names in PRESETS.items() for name in names])
+def test_every_preset_is_a_valid_experiment(algorithm, name):
+    found = preset(algorithm, name, "Pendulum-v1")
+    check(found)
+    assert found.env == "Pendulum-v1"
+    assert isinstance(found.agent, find_algorithm(algorithm).Config)
+
+
+def test_the_presets_of_sac_differ_where_they_say():
+    default, paper, quick = (preset("sac", name, "X") for name in ("default", "paper", "quickstart"))
+    assert default == Experiment(sac.Config(), "X")
+    assert (paper.agent.hidden, paper.agent.alpha_init, paper.learning_starts) == ((256, 256, 256), 0.2, 10_000)
+    assert (quick.seeds, quick.steps, quick.agent.hidden) == (3, 8_000, (128, 128))
+
+
+def test_an_unknown_preset_is_answered_with_the_known_ones():
+    with pytest.raises(InputError, match=r"^--preset fast: sac has default, paper, quickstart$"):
+        preset("sac", "fast", "Pendulum-v1")
+
+
+def test_every_algorithm_has_a_default_preset():
+    assert PRESETS.keys() == AGENTS.keys()
+    assert all("default" in names for names in PRESETS.values())

@@ -1,0 +1,263 @@
+"""What goes wrong, through the command line: one sentence, the right exit code, and nothing bad in the saved run.
+
+Exit code 3 is a simulator's fault, 2 is bad input. No case prints a traceback.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+import faulty_envs
+import jax
+import numpy as np
+import pytest
+from commands import TINY, lsac
+
+from lsac import streams
+from lsac.agents import sac
+from lsac.envs.gymnasium import Simulator
+from lsac.envs.lanes import Lane, LanePlan, make_actors
+from lsac.errors import EnvironmentFault, InputError, MemoryRefused
+from lsac.folder import RunFolder
+from lsac.presets import preset
+from lsac.types import EnvSpec
+
+BAD = faulty_envs.BAD_STEP
+SECONDS = 3
+PLACE = f"environment 1 of seed 7, step {2 * BAD}"
+"""The simulator that goes wrong is the second of two, so its step counts twice as many of its seed."""
+LAST_SEEN = f"environment 1 of seed 7, after {2 * BAD + 1} steps"
+
+SENTENCES = {
+    "NanObservation": f"{PLACE}: the observation contains nan",
+    "InfiniteReward": f"{PLACE}: the reward contains inf",
+    "TextReward": f"{PLACE}: reward is 'much', not a number",
+    "WrongShape": f"{PLACE}: observation has 4 numbers, the space promises 3",
+    "TextObservation": f"{PLACE}: observation cannot be read as numbers (could not convert string to float: ",
+    "NumberAsFlag": f"{PLACE}: the terminated and truncated flags are 0.5 and False, not booleans",
+    "Raises": f"{PLACE}: step([…]) raised ZeroDivisionError: the pole fell through the floor",
+    "BadReset": f"{PLACE}: reset(seed=None) raised KeyError: 'start'",
+    "Hangs": f"{LAST_SEEN} did not answer within --env-timeout {SECONDS} s; its Python stack is printed above",
+    "Killed": f"the worker of environments 0–1 of seed 7 was killed by SIGKILL; last seen: {LAST_SEEN}",
+    "Exits": f"the worker of environments 0–1 of seed 7 ended with exit code 7; last seen: {LAST_SEEN}",
+}
+
+
+def test_every_fault_has_a_sentence():
+    assert {kind.__name__ for kind in faulty_envs.FAULTS} == SENTENCES.keys()
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_a_simulator_that_misbehaves(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(faulty_envs.__file__).parent))
+    options = ("--num-envs", 2, "--seed", 7, "--steps", 200, "--checkpoint-every", 16, "--env-timeout", SECONDS)
+    result = lsac("train", "sac", "--env", f"faulty/{kind}-v0", *TINY, *options, "--out", tmp_path / "run")
+    assert result.code == 3
+    sentence = re.sub(r"step\(\[.*?\]\)", "step([…])", result.sentence)
+    assert sentence.removeprefix("lsac: ").startswith(SENTENCES[kind])
+    if kind == "Hangs":
+        assert re.search(r'faulty_envs\.py", line \d+ in misbehave', result.err)
+
+    folder, algorithm, experiment = RunFolder.open(tmp_path / "run")
+    saved = folder.checkpoints.load()
+    assert (algorithm, experiment.seed, saved.record["step"]) == ("sac", 7, 32)
+    assert saved.rows.shape == (1, 40, 9)
+    assert np.isfinite(saved.rows).all()
+    step, simulator = saved.rows[0, :, 0], saved.rows[0, :, 1]
+    np.testing.assert_array_equal(step, np.arange(40) // 2)
+    np.testing.assert_array_equal(simulator, np.arange(40) % 2)
+    np.testing.assert_array_equal(saved.rows[0, :, 6], step + 1)
+
+
+# An evaluation plays on simulators of its own.
+
+
+@functools.cache
+def agent():
+    """The actors of a small agent, and a policy for them."""
+    made = sac.make(sac.Config(hidden=(4,)), EnvSpec(3, 1))
+    return make_actors(made, 1), made.policy(jax.jit(made.init)(streams.root(0, streams.INIT)))
+
+
+def lane(env):
+    return Lane(LanePlan(7, 0, [3], 1), [Simulator(env)], agent()[0], 0.99, np.zeros(2, np.int64))
+
+
+def policy():
+    return agent()[1]
+
+
+class Ends(faulty_envs.Counter):
+    """Three steps, the second of which is as told."""
+
+    def __init__(self, x=0.0, reward=1.0):
+        super().__init__()
+        self.x, self.reward = x, reward
+
+    def step(self, action):
+        self.t += 1
+        second = self.t == 2
+        return np.float32([0.0, 0.0, self.x * second]), self.reward if second else 1.0, self.t == 3, False, {}
+
+
+def test_an_evaluation_returns_the_sum_of_rewards():
+    returns, lengths = lane(Ends(reward=5.0)).evaluate(policy(), 40, deterministic=True)
+    assert (returns.tolist(), lengths.tolist()) == ([7.0], [3])
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        (Ends(x=np.nan), "environment 3 of seed 7, step 40: the observation contains nan"),
+        (Ends(reward=-np.inf), "environment 3 of seed 7, step 40: the return of its evaluation is -inf"),
+    ],
+)
+def test_an_evaluation_refuses_what_is_not_finite(env, sentence):
+    with pytest.raises(EnvironmentFault) as fault:
+        lane(env).evaluate(policy(), 40, deterministic=True)
+    assert str(fault.value) == sentence
+
+
+def test_an_action_that_is_not_a_number_is_not_blamed_on_the_observation():
+    broken = jax.tree.map(lambda leaf: leaf * np.float32(np.nan), policy())
+    calm = lane(faulty_envs.Counter())
+    calm.reset(0)
+    with pytest.raises(EnvironmentFault, match=r"^environment 3 of seed 7, step 8: the action contains nan$"):
+        calm.collect(broken, 8, 4, random=False)
+
+
+# Bad input
+
+TRAIN = ("train", "sac", "--env", "Pendulum-v1", *TINY)
+
+REFUSED = {
+    "discrete actions": (
+        ("train", "sac", "--env", "CartPole-v1"),
+        "environment CartPole-v1: its action space is Discrete, but only Box (continuous) actions work",
+    ),
+    "unknown environment": (
+        ("train", "sac", "--env", "HalfCheeta-v5"),
+        "--env HalfCheeta-v5: no such Gymnasium environment; did you mean HalfCheetah-v5?",
+    ),
+    "unknown version": (
+        ("train", "sac", "--env", "Pendulum-v99"),
+        "--env Pendulum-v99: no such Gymnasium environment",
+    ),
+    "no environment": (("train", "sac"), "--env: name an environment, for example --env Pendulum-v1"),
+    "no steps": ((*TRAIN, "--steps", 0), "--steps 0: must be at least 1"),
+    "unknown algorithm": (("train", "sak", "--env", "Pendulum-v1"), "algorithm sak: must be one of "),
+    "unknown preset": ((*TRAIN, "--preset", "fast"), "--preset fast: sac has default, paper, quickstart"),
+    "updates not whole": (
+        (*TRAIN, "--utd", 0.3),
+        "--utd 0.3: times --chunk 8 must be a whole number of updates, at least 1",
+    ),
+    "infinite updates": ((*TRAIN, "--utd", "inf"), "--utd inf: must be a finite number greater than 0"),
+    "unknown command": (("trian", "sac"), "no command trian; did you mean train? (see lsac --help)"),
+    "no episodes": (("eval", "here", "--episodes", 0), "--episodes 0: must be at least 1"),
+    "unknown policy": (("eval", "here", "--policy", "worst"), "--policy worst: must be last or best"),
+    "resume of no run": (("resume", "here"), "here: is not the folder of a run (it has no config.json)"),
+    "eval of no run": (("eval", "here"), "here: is not the folder of a run (it has no config.json)"),
+    "report of no run": (
+        ("report", "here", "--out", "there"),
+        "here: is not the folder of a run (it has no config.json)",
+    ),
+    "report of nothing": (("report", "--out", "there"), "lsac report: name at least one folder of a run"),
+    "output under a file": (
+        (*TRAIN, "--steps", 64, "--out", "file/run"),
+        "--out file/run: cannot be written (Not a directory)",
+    ),
+    "doctor of discrete actions": (("doctor", "--env", "CartPole-v1"), "environment CartPole-v1: its action space is"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lsac.doctor.rendering", lambda: "not asked")  # it starts processes
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").touch()
+    args, sentence = REFUSED[case]
+    result = lsac(*args)
+    assert result.code == 2
+    assert result.sentence.startswith(f"lsac: {sentence}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "here"], "nothing is left behind"
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_the_nearest_environment_and_algorithm_are_suggested():
+    assert lsac("train", "sac", "--env", "HalfCheeta-v5").sentence.endswith("; did you mean HalfCheetah-v5?")
+    assert lsac("train", "sak", "--env", "Pendulum-v1").sentence.endswith("; did you mean sac?")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--seedz", 3), ("--seedz", "--seeds INT")),
+        (("--steps", "many"), ("--steps", "many")),
+        (("--steps", 1.5), ("--steps", "1.5")),
+    ],
+)
+def test_an_option_that_cannot_be_parsed_is_explained(args, words, tmp_path):
+    result = lsac(*TRAIN, *args, "--out", tmp_path / "run")
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    assert all(word in result.err for word in words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_replay_that_cannot_fit_is_refused_with_its_size(tmp_path):
+    """Before anything is written, so that the same folder can be used once the number is smaller."""
+    huge = ("--replay-capacity", 10**12, "--steps", 10**12, "--out", tmp_path / "run")
+    result = lsac("train", "sac", "--env", "Pendulum-v1", *huge)
+    assert result.code == 2
+    size = 10**12 * 9 * 4 / 2**30  # obs 3, action 1, reward, discount, next obs 3: nine numbers of four bytes
+    assert f"replay of 1 × 1,000,000,000,000 transitions needs {size:.1f} GiB, but only " in result.sentence
+    assert result.sentence.endswith("lower --replay-capacity or --seeds")
+    assert not (tmp_path / "run").exists()
+    assert issubclass(MemoryRefused, InputError)
+    assert issubclass(MemoryRefused, MemoryError)
+
+
+@pytest.fixture
+def empty_run(tmp_path):
+    """The folder of a run that was never saved."""
+    RunFolder.create(tmp_path / "run", "sac", preset("sac", "default", "Pendulum-v1"))
+    return tmp_path / "run"
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(empty_run):
+    before = (empty_run / "config.json").read_bytes()
+    result = lsac(*TRAIN, "--steps", 64, "--out", empty_run)
+    assert result.code == 2
+    assert f"--out {empty_run}: already holds a run; continue it with 'lsac resume {empty_run}'" in result.sentence
+    assert (empty_run / "config.json").read_bytes() == before
+    assert [path.name for path in empty_run.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("resume",), "checkpoints: holds no checkpoint"),
+        (("eval",), "checkpoints: holds no checkpoint"),
+        (("eval", "--policy", "best"), "has no best policy, because it was trained without evaluations"),
+    ],
+)
+def test_a_run_without_a_checkpoint_cannot_be_used(args, sentence, empty_run):
+    result = lsac(args[0], empty_run, *args[1:])
+    assert result.code == 2
+    assert str(empty_run) in result.sentence
+    assert result.sentence.endswith(sentence)
+
+
+def test_a_report_before_the_first_line_of_metrics_is_refused(empty_run, tmp_path):
+    result = lsac("report", empty_run, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert result.sentence == f"lsac: {empty_run}: has no metrics yet"
+    assert not (tmp_path / "out").exists()
+
+
+def test_commands_without_arguments_explain_themselves():
+    for args in ((), ("--help",), ("train",), ("train", "--help")):
+        result = lsac(*args)
+        assert result.code == (0 if "--help" in args else 2)
+        assert "usage: lsac" in result.out

@@ -1,0 +1,82 @@
+"""Fidelity of generated transitions, checked on data whose fidelity is known."""
+
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+
+from lsac.analysis import fidelity
+from lsac.errors import InputError
+from lsac.replay import Layout
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its log where it runs
+
+
+def collect(env_id, count, seed=0):
+    """Rows of a uniformly random policy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # v4 is superseded
+        env = gymnasium.make(env_id)
+    rng = np.random.default_rng(seed)
+    low, high = env.action_space.low, env.action_space.high
+    layout = Layout(env.observation_space.shape[0], low.size)
+    rows, (obs, _) = [], env.reset(seed=seed)
+    for _ in range(count):
+        action = rng.uniform(-1, 1, low.shape).astype(np.float32)
+        next_obs, reward, ended, cut, _ = env.step(low + (action + 1) / 2 * (high - low))
+        rows.append(np.concatenate([obs, action, [reward], [0.0 if ended else 0.99], next_obs]))
+        obs = env.reset()[0] if ended or cut else next_obs
+    env.close()
+    return layout, np.array(rows, np.float32)
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Hopper-v5"])
+def test_the_simulator_confirms_real_transitions_and_refutes_shuffled_ones(env_id):
+    layout, rows = collect(env_id, 300)
+    scale = fidelity.unit(layout, rows)
+    real = fidelity.dynamics_error(env_id, rows)
+    fake = fidelity.dynamics_error(env_id, fidelity.shuffled(layout, rows), scale)
+    assert max(real.values()) < 1e-4
+    assert min(fake["next_obs_rmse"], fake["reward_rmse"]) > 1.0
+
+    rng = np.random.default_rng(0)
+    where = layout.fields()["next_obs"]
+    off = rows.copy()
+    off[:, where] += 0.1 * scale.change * rng.choice([-1, 1], (len(rows), layout.obs_dim))
+    assert fidelity.dynamics_error(env_id, off, scale)["next_obs_rmse"] == pytest.approx(0.1, rel=1e-3)
+
+
+def test_the_action_matters():
+    layout, rows = collect("HalfCheetah-v4", 50)
+    where = layout.fields()["action"]
+    rows[:, where] = rows[:, where] * 0.5
+    assert fidelity.dynamics_error("HalfCheetah-v4", rows)["next_obs_rmse"] > 0.1
+
+
+def test_an_environment_without_a_recipe_is_refused():
+    with pytest.raises(InputError, match='env is "Pendulum-v1"'):
+        fidelity.dynamics_error("Pendulum-v1", np.zeros((1, 9)))
+
+
+def test_marginals_and_correlations_on_known_gaussians():
+    rng = np.random.default_rng(0)
+    real = rng.normal(size=(20_000, 3)) * np.array([1.0, 10.0, 0.0]) + np.array([0.0, 5.0, 7.0])
+    again = rng.normal(size=(20_000, 3)) * np.array([1.0, 10.0, 1e-7]) + np.array([0.0, 5.0, 7.0])
+    same = fidelity.marginals(real, again)
+    assert max(same.values()) < 0.03
+    assert fidelity.correlation_gap(real, again) < 0.03
+
+    moved = again + np.array([0.0, 5.0, 0.0])  # half a deviation: a Kolmogorov distance of 2Φ(¼) − 1
+    gaps = fidelity.marginals(real, moved)
+    assert gaps["mean_max"] == pytest.approx(0.5, abs=0.03)
+    assert gaps["mean_avg"] == pytest.approx(0.25, abs=0.03)
+    assert gaps["ks_max"] == pytest.approx(0.1974, abs=0.02)
+    wider = again * np.array([1.3, 1.0, 1.0])
+    assert fidelity.marginals(real, wider)["std_max"] == pytest.approx(0.3, abs=0.03)
+    tilted = again.copy()
+    tilted[:, 1] += 10.0 * tilted[:, 0]
+    assert fidelity.correlation_gap(real, tilted) == pytest.approx(0.5**0.5, abs=0.03)

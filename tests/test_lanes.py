@@ -1,0 +1,347 @@
+"""Simulators, lanes and crews: what reaches an environment, what comes back as rows, and from which random stream."""
+
+import dataclasses
+import itertools
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small
+from gymnasium import spaces
+
+from lsac import snapshot, streams
+from lsac.agents import AGENTS
+from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
+from lsac.envs.gymnasium import Simulator, describe
+from lsac.envs.lanes import Episode, Lane, LanePlan, make_actors
+from lsac.errors import EnvironmentFault
+from lsac.replay import Layout
+from lsac.training import source_of
+from lsac.types import Agent
+
+GAMMA = 0.9
+
+
+class Counter(gym.Env):
+    """Shows (its number, its episode, the step in it), always in the same buffer; the reward is the step.
+
+    An episode ends after `length` steps, in the way that `ends` says: terminated, truncated.
+    """
+
+    def __init__(self, number=0.0, length=3, ends=(True, False), action_space=None):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32) if action_space is None else action_space
+        self.length, self.ends = length, ends
+        self.buffer = np.array([number, -1.0, 0.0], np.float32)
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.buffer[1:] = self.buffer[1] + 1, 0
+        return self.buffer, {}
+
+    def step(self, action):
+        self.actions.append(action)
+        self.buffer[2] += 1
+        terminated, truncated = self.ends if self.buffer[2] == self.length else (False, False)
+        return self.buffer, float(self.buffer[2]), terminated, truncated, {}
+
+
+class Drawing(gym.Env):
+    """One-step episodes whose observation is drawn from the environment's own generator."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(1), {}
+
+    def step(self, action):
+        return np.zeros(1), 0.0, True, False, {}
+
+
+# one environment
+
+BOXES = {
+    "plus-minus 1": ([-1.0], [1.0]),
+    "plus-minus 0.4": ([-0.4] * 17, [0.4] * 17),
+    "asymmetric": ([-2.0, 0.0, 5.0], [1.0, 10.0, 6.0]),
+    "a matrix": ([[-2.0, 0.0], [1.0, -3.0]], [[2.0, 1.0], [2.0, 7.0]]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", BOXES)
+def test_actions_are_rescaled_from_plus_minus_one_to_the_box(name, dtype):
+    low, high = (np.array(bound, dtype) for bound in BOXES[name])
+    env = Counter(action_space=spaces.Box(low, high, dtype=dtype))
+    simulator = Simulator(env)
+    assert simulator.spec.action_dim == low.size
+    simulator.reset(0)
+    for value, expected in {-1: low, 0: (low + high) / 2, 0.5: 0.25 * low + 0.75 * high, 1: high}.items():
+        simulator.step(np.full(low.size, value, np.float32))
+        np.testing.assert_allclose(env.actions[-1], expected, rtol=1e-6, atol=1e-6)
+        assert env.actions[-1].dtype == dtype
+        assert env.actions[-1].shape == low.shape
+
+
+def test_every_dimension_of_an_action_keeps_its_place():
+    env = Counter(action_space=spaces.Box(np.zeros(3, np.float32), np.array([1, 10, 100], np.float32)))
+    simulator = Simulator(env)
+    simulator.reset(0)
+    simulator.step(np.array([1.0, 0.0, -1.0], np.float32))
+    np.testing.assert_allclose(env.actions[-1], [1, 5, 0])
+
+
+def test_actions_beyond_plus_minus_one_are_clipped():
+    simulator = Simulator(Counter(action_space=spaces.Box(-0.4, 0.4, (2,), np.float32)))
+    np.testing.assert_allclose(simulator.scaled(np.array([-7.0, 1.5], np.float32)), [-0.4, 0.4], rtol=1e-6)
+
+
+def test_dict_observation_becomes_one_vector_in_the_order_of_its_space():
+    env = Counter()
+    env.observation_space = spaces.Dict(
+        goal=spaces.Box(-9, 9, (2,), np.float64), agent=spaces.Box(-9, 9, (1, 2), np.float32)
+    )
+    assert describe(env).obs_dim == 4
+    simulator = Simulator(env)
+    flat = simulator.flat({"agent": np.array([[3.0, 4.0]], np.float32), "goal": np.array([1.0, 2.0])})
+    assert flat.dtype == np.float32
+    np.testing.assert_array_equal(flat, [1, 2, 3, 4])
+
+
+def test_observation_is_copied_out_of_a_buffer_that_the_environment_reuses():
+    simulator = Simulator(Counter())
+    first = simulator.reset(0)
+    second, *_ = simulator.step(np.zeros(1, np.float32))
+    simulator.step(np.zeros(1, np.float32))
+    np.testing.assert_array_equal(first, [0, 0, 0])
+    np.testing.assert_array_equal(second, [0, 0, 1])
+
+
+# a lane
+
+CONSTANT = Agent(
+    init=lambda key: jnp.zeros(1),
+    policy=lambda state: state,
+    act=lambda policy, obs, key, explore: policy + 0.5 * jax.random.uniform(key, (1,)) if explore else policy,
+    update=lambda state, replay, key: (state, {}),
+)
+"""The policy is the action itself; exploring adds up to 0.5."""
+
+ACTORS = make_actors(CONSTANT, 1)
+POLICY = jnp.array([0.25])
+
+
+def lane_of(envs, seed=0, numbers=None, stride=None):
+    plan = LanePlan(seed, 0, numbers or list(range(len(envs))), stride or len(envs))
+    lane = Lane(plan, [Simulator(env) for env in envs], ACTORS, GAMMA, np.zeros(2, np.int64))
+    lane.reset(0)
+    return lane
+
+
+def collect(lane, count=8, step=0, random=False):
+    """Fields [T, E, …] and the finished episodes."""
+    rows, episodes = lane.collect(POLICY, step, count, random)
+    assert rows.dtype == np.float32
+    return lane.layout.unpack(rows), episodes
+
+
+@pytest.mark.parametrize(
+    ("ends", "discount"), [((True, False), 0.0), ((False, True), GAMMA), ((True, True), 0.0)], ids=str
+)
+def test_the_end_of_an_episode_keeps_its_true_last_observation_and_only_a_termination_has_no_future(ends, discount):
+    t, episodes = collect(lane_of([Counter(length=3, ends=ends)]), count=5)
+    np.testing.assert_array_equal(t.obs[:, 0, 1:], [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
+    np.testing.assert_array_equal(t.next_obs[:, 0, 1:], [[0, 1], [0, 2], [0, 3], [1, 1], [1, 2]])
+    np.testing.assert_array_equal(t.discount[:, 0], np.float32([GAMMA, GAMMA, discount, GAMMA, GAMMA]))
+    np.testing.assert_array_equal(t.reward[:, 0], [1, 2, 3, 1, 2])
+    assert episodes == [Episode(step=2, reward=6.0, length=3)]
+
+
+def test_an_episode_goes_on_from_one_chunk_to_the_next():
+    lane = lane_of([Counter(length=3)])
+    collect(lane, count=2)
+    t, episodes = collect(lane, count=2, step=2)
+    np.testing.assert_array_equal(t.obs[:, 0, 1:], [[0, 2], [1, 0]])
+    assert episodes == [Episode(step=2, reward=6.0, length=3)]
+
+
+def test_environments_of_a_lane_end_their_episodes_by_themselves():
+    t, episodes = collect(lane_of([Counter(0, length=2), Counter(1, length=3)]), count=4)
+    np.testing.assert_array_equal(t.obs[:, 0], [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]])
+    np.testing.assert_array_equal(t.obs[:, 1], [[1, 0, 0], [1, 0, 1], [1, 0, 2], [1, 1, 0]])
+    assert episodes == [Episode(2, 3.0, 2), Episode(4, 6.0, 3), Episode(6, 3.0, 2)]
+
+
+def test_the_action_in_a_row_is_the_one_the_environment_was_given():
+    env = Counter(action_space=spaces.Box(-0.4, 0.4, (1,), np.float32))
+    t, _ = collect(lane_of([env]))
+    np.testing.assert_allclose(np.concatenate(env.actions), 0.4 * t.action[:, 0, 0], rtol=1e-6)
+
+
+def test_exploring_noise_is_new_for_every_step_and_every_environment():
+    t, _ = collect(lane_of([Counter(), Counter()]))
+    noise = t.action[..., 0] - 0.25
+    assert np.unique(noise).size == 16
+    assert noise.min() >= 0
+    assert noise.max() <= 0.5
+
+
+def test_random_actions_ignore_the_policy_and_fill_plus_minus_one():
+    t, _ = collect(lane_of([Counter(), Counter()]), count=64, random=True)
+    action = t.action[..., 0]
+    assert np.unique(action).size == 128
+    assert action.min() < -0.9
+    assert action.max() > 0.9
+    assert abs(action.mean()) < 0.2
+
+
+def test_noise_depends_on_the_step_and_not_on_how_steps_are_cut_into_chunks():
+    whole, _ = collect(lane_of([Counter(), Counter()]), count=8)
+    lane = lane_of([Counter(), Counter()])
+    parts = [collect(lane, count=4, step=step)[0] for step in (0, 8)]
+    np.testing.assert_array_equal(np.concatenate([part.action for part in parts]), whole.action)
+
+
+def test_evaluation_gives_one_episode_per_environment_without_noise():
+    envs = [Counter(0, length=2), Counter(1, length=4, ends=(False, True))]
+    returns, lengths = lane_of(envs).evaluate(POLICY, step=0, deterministic=True)
+    np.testing.assert_array_equal(returns, [3.0, 10.0])
+    np.testing.assert_array_equal(lengths, [2, 4])
+    assert {float(action[0]) for env in envs for action in env.actions} == {0.25}
+
+
+@pytest.mark.parametrize("field", ["observation", "reward"])
+def test_a_number_that_is_not_finite_is_refused_with_its_place(field):
+    class Broken(Counter):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            if obs[2] == 2:
+                obs, reward = (obs * np.nan, reward) if field == "observation" else (obs, np.inf)
+            return obs, reward, *rest
+
+    lane = lane_of([Counter(), Broken()], seed=3, numbers=[4, 5], stride=6)
+    with pytest.raises(EnvironmentFault, match=f"environment 5 of seed 3, step 6: the {field} contains (nan|inf)"):
+        collect(lane)
+
+
+# streams
+
+
+def first_obs(seed, env, step=0, purpose=streams.ACT):
+    lane = lane_of([Drawing()], seed=seed, numbers=[env])
+    lane.reset(step, purpose)
+    return float(collect(lane, count=1)[0].obs[0, 0, 0])
+
+
+def test_every_environment_of_every_seed_starts_from_its_own_stream():
+    assert len({first_obs(seed, env) for seed, env in itertools.product(range(4), range(6))}) == 24
+
+
+def test_a_stream_is_the_same_every_time_and_new_for_every_restart_and_purpose():
+    assert first_obs(1, 2) == first_obs(1, 2)
+    assert len({first_obs(1, 2), first_obs(1, 2, step=32), first_obs(1, 2, purpose=streams.EVALUATE)}) == 3
+
+
+def test_later_episodes_go_on_in_the_stream_and_do_not_repeat_it():
+    t, _ = collect(lane_of([Drawing(), Drawing()]))
+    assert np.unique(t.obs).size == 16
+
+
+# a crew
+
+
+def crew_of(source, lanes, workers=1):
+    config = small.config("sac")
+    agent = AGENTS["sac"].make(config, describe(source.make()))
+    length, _ = snapshot.unflatten(agent)
+    seeds = 1 + max(lane.row for lane in lanes)
+    crew = Crew(
+        source,
+        lanes,
+        algorithm="sac",
+        agent=dataclasses.asdict(config),
+        gamma=GAMMA,
+        policy_shape=(seeds, length),
+        workers=workers,
+        timeout=60.0,
+    )
+    crew.policies[:] = 0.1 * np.random.default_rng(0).normal(size=(seeds, length))
+    return crew
+
+
+def collected(crew, step, count, random):
+    crew.order(do="collect", step=step, count=count, random=random)
+    return crew.collected()
+
+
+def test_six_environments_are_split_four_and_two():
+    assert training_lanes([7, 9], 6) == [
+        LanePlan(7, 0, [0, 1, 2, 3], 6),
+        LanePlan(7, 0, [4, 5], 6),
+        LanePlan(9, 1, [0, 1, 2, 3], 6),
+        LanePlan(9, 1, [4, 5], 6),
+    ]
+
+
+def test_rows_come_back_step_by_step_and_within_a_step_environment_by_environment():
+    numbers = itertools.count()
+    source = Source(None, lambda: Counter(next(numbers) - 1, length=2))  # the first one is only asked for its sizes
+    crew = crew_of(source, training_lanes([7, 9], 6))
+    crew.reset(0)
+    rows, episodes = collected(crew, step=0, count=3, random=True)
+    crew.close()
+    t = Layout(3, 1).unpack(rows)
+    assert rows.shape == (2, 18, 9)
+    np.testing.assert_array_equal(t.obs[0, :, 0], np.tile(np.arange(6), 3))
+    np.testing.assert_array_equal(t.obs[1, :, 0], np.tile(np.arange(6, 12), 3))
+    np.testing.assert_array_equal(t.reward, np.repeat([[1, 2, 1]], 6, axis=1).repeat(2, axis=0))
+    assert episodes == [[Episode(6, 3.0, 2)] * 6] * 2
+
+
+def test_evaluations_come_back_as_seeds_times_episodes():
+    lengths = itertools.count(1)
+    source = Source(None, lambda: Counter(length=next(lengths) - 1))
+    crew = crew_of(source, evaluation_lanes([7, 9], 3))
+    crew.order(do="evaluate", step=0, deterministic=True)
+    returns, steps = crew.evaluated()
+    crew.close()
+    np.testing.assert_array_equal(steps, [[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(returns, [[1, 3, 6], [10, 15, 21]])
+
+
+def pendulum_rows(seeds):
+    crew = crew_of(Source(None, lambda: gym.make("Pendulum-v1")), training_lanes(seeds, 6))
+    crew.reset(0)
+    rows, _ = collected(crew, step=0, count=4, random=True)
+    crew.close()
+    return rows
+
+
+def test_a_seed_sees_the_same_whichever_seeds_run_beside_it():
+    both, alone = pendulum_rows([0, 1]), pendulum_rows([1])
+    np.testing.assert_array_equal(both[1], alone[0])
+    assert np.unique(both[:, :6, 0]).size == 12  # cos θ of every environment's first observation
+    assert np.unique(both[..., 3]).size == 48  # every action
+
+
+def test_rows_do_not_depend_on_the_number_of_workers():
+    source, lanes = source_of("Pendulum-v1"), training_lanes([0], 6)
+    crews = [crew_of(source, lanes, workers) for workers in (1, 2)]
+    results = []
+    try:
+        for crew in crews:
+            crew.reset(0)
+            rows = [collected(crew, 0, 5, random=True)[0], collected(crew, 30, 5, random=False)[0]]
+            results.append(np.concatenate(rows, axis=1))
+    finally:
+        for crew in crews:
+            crew.close()
+    assert results[0].shape == (1, 60, 9)
+    np.testing.assert_array_equal(*results)
+    assert np.unique(results[0][..., 3]).size == 60

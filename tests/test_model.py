@@ -1,0 +1,337 @@
+"""The Python interface: learning, predicting, keeping a model, and what becomes of the user's environment."""
+
+import threading
+
+import faulty_envs
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+from commands import metrics
+from gymnasium import spaces
+
+from lsac import SAC, training
+from lsac.checkpoint import named, read, write
+from lsac.errors import CheckpointError, EnvironmentFault, InputError
+from lsac.folder import RunFolder
+from lsac.loops import OffPolicy
+
+TINY = {
+    **{"hidden": (16,), "batch_size": 32, "chunk": 8, "replay_capacity": 64},
+    **{"learning_starts": 16, "eval_every": 0, "log_every": 64, "workers": 1},
+}
+"""The sizes that the other tests use, so that the compiled program is shared."""
+
+OBS = np.array([0.6, -0.8, 1.5], np.float32)
+BATCH = np.stack([OBS, -OBS, OBS / 2, OBS[::-1]])
+
+
+def same(a, b):
+    a, b = named(a), named(b)
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SAC("Pendulum-v1", seed=3, **TINY).learn(128)
+
+
+# predicting
+
+
+def by_hand(model, obs, row=0):
+    """2 · tanh(mean): the torque of Pendulum-v1 that a deterministic policy chooses, in NumPy."""
+    first, last = model._state.actor.mlp.layers
+    hidden = np.maximum(obs @ first.weight[row] + first.bias[row], 0)
+    mean = (hidden @ last.weight[row] + last.bias[row])[..., :1]
+    return 2 * np.tanh(mean)
+
+
+def test_one_observation_gives_one_action_in_the_units_of_the_environment(model):
+    action, state = model.predict(OBS, deterministic=True)
+    assert (action.shape, action.dtype, state) == ((1,), np.float32, None)
+    np.testing.assert_allclose(action, by_hand(model, OBS), rtol=1e-4)
+    assert gym.make("Pendulum-v1").action_space.contains(action)
+
+
+def test_a_batch_gives_a_batch(model):
+    actions, _ = model.predict(BATCH, deterministic=True)
+    assert actions.shape == (4, 1)
+    np.testing.assert_allclose(actions, by_hand(model, BATCH), rtol=1e-4)
+    ones = np.stack([model.predict(obs, deterministic=True)[0] for obs in BATCH])
+    np.testing.assert_allclose(actions, ones, rtol=1e-6)
+
+
+def test_deterministic_actions_repeat_and_others_do_not(model):
+    def twice(deterministic):
+        return [model.predict(OBS, deterministic=deterministic)[0].item() for _ in range(2)]
+
+    assert len(set(twice(True))) == 1
+    assert len(set(twice(False))) == 2
+    sampled, _ = model.predict(np.repeat(OBS[None], 2000, axis=0))
+    assert len(np.unique(sampled)) > 1900
+    assert sampled.min() >= -2
+    assert sampled.max() <= 2
+    assert sampled.min() < -1.2, "some torques are beyond [−1, 1]"
+    assert sampled.max() > 1.2
+
+
+def test_an_untrained_model_predicts_and_two_of_one_seed_agree():
+    a, b, c = (SAC("Pendulum-v1", seed=seed, **TINY) for seed in (1, 1, 2))
+    for deterministic in (True, False):
+        first, second, other = (m.predict(OBS, deterministic=deterministic)[0].item() for m in (a, b, c))
+        assert first == second != other
+
+
+@pytest.mark.parametrize("obs", [np.zeros(4), np.zeros((2, 4)), np.zeros((1, 1, 3)), 1.0], ids=str)
+def test_an_observation_of_another_shape_is_refused(model, obs):
+    with pytest.raises(InputError, match=r"^obs: has shape \(.*\), but \(3,\) or a batch of it is expected$"):
+        model.predict(obs)
+
+
+class Doubles(gym.Env):
+    """Dict observations; actions in a box that is neither centred nor flat. Has no spec. Counts what is done to it."""
+
+    def __init__(self):
+        boxes = {"speed": spaces.Box(-9, 9, (2,), np.float64), "angle": spaces.Box(-9, 9, (1,), np.float32)}
+        self.observation_space = spaces.Dict(boxes)
+        self.action_space = spaces.Box(10, 20, (1, 1), np.float32)
+        self.steps = self.closed = 0
+        self.actions = []
+
+    def obs(self):
+        return {"speed": np.array([self.steps % 5, 1.0]), "angle": np.array([0.5], np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.obs(), {}
+
+    def step(self, action):
+        self.actions.append(action)
+        self.steps += 1
+        return self.obs(), 1.0, self.steps % 10 == 0, False, {}
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture(scope="module")
+def doubles():
+    env = Doubles()
+    return env, SAC(env, seed=3, **TINY).learn(64)
+
+
+def test_dict_observations_one_and_many(doubles):
+    env, model = doubles
+    one = env.obs()
+    many = {key: np.stack([value, value + 1, value - 1]) for key, value in one.items()}
+    action, _ = model.predict(one, deterministic=True)
+    actions, _ = model.predict(many, deterministic=True)
+    assert (action.shape, actions.shape) == ((1, 1), (3, 1, 1))
+    np.testing.assert_allclose(actions[0], action, rtol=1e-6)
+    assert not np.allclose(actions[0], actions[1])
+    assert env.action_space.contains(action)
+
+
+def test_actions_reach_the_whole_box_of_the_environment(doubles):
+    env, _ = doubles
+    actions = np.array(env.actions)
+    assert actions.shape == (64, 1, 1)
+    assert all(env.action_space.contains(action) for action in actions)
+    first = actions[:16]  # random ones
+    assert first.min() < 12
+    assert first.max() > 18
+
+
+# learning
+
+
+def test_learning_counts_and_changes_the_policy(model):
+    assert model.num_timesteps == 128
+    fresh = SAC("Pendulum-v1", seed=3, **TINY)
+    assert not np.array_equal(model.predict(OBS, deterministic=True)[0], fresh.predict(OBS, deterministic=True)[0])
+    assert model._state.actor_opt[0].count.tolist() == [112]
+
+
+def test_the_users_environment_is_used_itself_and_not_closed(doubles):
+    env, model = doubles
+    assert (env.steps, model.num_timesteps) == (64, 64)
+    assert env.closed == 0
+    env.reset(seed=0)
+
+
+def test_learning_twice_goes_on_from_the_learned_parameters(monkeypatch, doubles):
+    starts = []
+
+    class Spy(OffPolicy):
+        def run(self, stop):
+            starts.append(jax.device_get(self.learner.state))
+            return super().run(stop)
+
+    monkeypatch.setattr(training, "OffPolicy", Spy)
+    model = SAC(Doubles(), seed=3, **TINY).learn(64)
+    learned = model._state
+    model.learn(64)
+    assert same(starts[0], SAC(Doubles(), seed=3, **TINY)._current_state())
+    assert same(learned, doubles[1]._state), "an object is as repeatable as an id"
+    assert same(starts[1], learned)
+    assert not same(model._state, learned)
+    assert model.num_timesteps == 128
+    assert model._state.actor_opt[0].count.tolist() == [96]
+
+
+def test_a_callback_that_returns_false_stops():
+    seen = []
+
+    def callback(progress):
+        seen.append(progress)
+        return False if len(seen) == 2 else None
+
+    model = SAC(Doubles(), seed=3, **TINY).learn(10**6, callback=callback)
+    assert [progress.step for progress in seen] == [64, 128]
+    assert model.num_timesteps == 128
+    assert {"train/critic_loss", "time/fps"} <= seen[1].lines[0].keys()
+
+
+def test_an_object_with_a_spec_serves_many_seeds_and_is_evaluated(tmp_path):
+    env = gym.make("Pendulum-v1")
+    options = TINY | {"seeds": 2, "eval_every": 64, "eval_episodes": 1}
+    model = SAC(env, seed=3, **options).learn(64, out=tmp_path / "run")
+    a, b = (model.predict(OBS, deterministic=True, row=row)[0] for row in (0, 1))
+    assert not np.array_equal(a, b)
+    np.testing.assert_allclose(b, by_hand(model, OBS, row=1), rtol=1e-4)
+    evaluated = [(line["step"], line["seed"]) for line in metrics(tmp_path / "run") if "eval/mean_reward" in line]
+    assert evaluated == [(0, 3), (0, 4), (64, 3), (64, 4)]
+    _, algorithm, experiment = RunFolder.open(tmp_path / "run")
+    assert (algorithm, experiment.env, experiment.steps) == ("sac", "Pendulum-v1", 64)
+    with pytest.raises(InputError, match="already holds a run"):
+        model.learn(64, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("options", [{"seeds": 2}, {"num_envs": 2}], ids=str)
+def test_an_object_without_a_spec_serves_one_seed_only(options):
+    with pytest.raises(InputError, match=r"^environment Doubles: an object without a spec serves one seed and one"):
+        SAC(Doubles(), **TINY, **options)
+
+
+def test_options_are_checked():
+    with pytest.raises(InputError, match=r"^batchsize: no such option; did you mean batch_size\?$"):
+        SAC("Pendulum-v1", batchsize=3)
+    with pytest.raises(InputError, match=r"^--gamma 2: must lie between 0 and 1$"):
+        SAC("Pendulum-v1", gamma=2)
+    with pytest.raises(InputError, match=r"^--steps 0: must be at least 1$"):
+        SAC("Pendulum-v1", **TINY).learn(0)
+    with pytest.raises(InputError, match=r"^--env Pendulum-v9: no such Gymnasium environment"):
+        SAC("Pendulum-v9")
+    with pytest.raises(InputError, match="only Box"):
+        SAC(gym.make("CartPole-v1"))
+
+
+# faults of an object, which runs in a thread of this process
+
+
+class Tired(Doubles):
+    """Does its last step badly."""
+
+    woken = threading.Event()
+
+    def step(self, action):
+        if self.steps == 43:
+            self.rest()
+        return super().step(action)
+
+    def rest(self):
+        raise RuntimeError("enough")
+
+
+class Asleep(Tired):
+    def rest(self):
+        self.woken.wait(60)
+
+
+def test_an_object_that_raises_is_a_fault():
+    sentence = r"^environment 0 of seed 3, step 43: step\(\[.*\]\) raised RuntimeError: enough$"
+    with pytest.raises(EnvironmentFault, match=sentence):
+        SAC(Tired(), seed=3, **TINY).learn(128)
+
+
+def test_an_object_that_hangs_is_a_fault():
+    sentence = r"^environment 0 of seed 3, after 43 steps did not answer within --env-timeout 3 s$"
+    try:
+        with pytest.raises(EnvironmentFault, match=sentence):
+            SAC(Asleep(), seed=3, env_timeout=3.0, **TINY).learn(128)
+    finally:
+        Asleep.woken.set()
+
+
+def test_an_object_that_gives_nan_is_a_fault():
+    faulty_envs.Counter.made = 1  # the next one is the one that goes wrong
+    with pytest.raises(EnvironmentFault, match=r"^environment 0 of seed 3, step 22: the observation contains nan$"):
+        SAC(faulty_envs.NanObservation(), seed=3, **TINY).learn(128)
+
+
+# keeping
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    return model.save(tmp_path_factory.mktemp("saved") / "new" / "pendulum")
+
+
+def test_a_loaded_model_predicts_the_same_bit_for_bit(model, saved):
+    assert saved.name == "pendulum.safetensors"
+    for path in (saved, saved.with_suffix("")):
+        loaded = SAC.load(path)
+        assert (
+            loaded.predict(BATCH, deterministic=True)[0].tobytes()
+            == model.predict(BATCH, deterministic=True)[0].tobytes()
+        )
+        assert same(loaded._state, model._state)
+        assert loaded.experiment == model.experiment
+        assert loaded.num_timesteps == 128
+
+
+def test_a_loaded_model_samples_like_a_new_one(saved):
+    first, second = (SAC.load(saved).predict(BATCH)[0] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_model_of_an_object_is_loaded_with_one(doubles, tmp_path):
+    env, model = doubles
+    path = model.save(tmp_path / "doubles")
+    with pytest.raises(InputError, match="--env Doubles: no such Gymnasium environment"):
+        SAC.load(path)
+    loaded = SAC.load(path, env=Doubles())
+    np.testing.assert_array_equal(
+        loaded.predict(env.obs(), deterministic=True)[0], model.predict(env.obs(), deterministic=True)[0]
+    )
+
+
+def test_a_model_of_another_environment_does_not_fit(saved):
+    with pytest.raises(CheckpointError, match=r"pendulum\.safetensors: array .* is float32\[.*\], but .* is expected$"):
+        SAC.load(saved, env=Doubles())
+
+
+def test_a_model_of_another_algorithm_is_refused(saved):
+    class Other(SAC):
+        algorithm = "other"
+
+    with pytest.raises(CheckpointError, match=rf"^{saved}: holds a model of sac, not of other$"):
+        Other.load(saved)
+
+
+def test_a_damaged_model_is_refused(saved, tmp_path):
+    data = bytearray(saved.read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "bad.safetensors").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"bad\.safetensors: is damaged"):
+        SAC.load(tmp_path / "bad")
+    with pytest.raises(CheckpointError, match=r"none\.safetensors: no such file"):
+        SAC.load(tmp_path / "none")
+
+
+def test_the_checkpoint_of_a_run_is_no_model(saved, tmp_path):
+    arrays, record = read(saved)
+    write(tmp_path / "step.safetensors", arrays, {k: v for k, v in record.items() if k not in ("config", "format")})
+    with pytest.raises(CheckpointError, match=r"is not a saved model; a run is continued with 'lsac resume'$"):
+        SAC.load(tmp_path / "step")

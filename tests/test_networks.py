@@ -1,0 +1,133 @@
+"""Networks against NumPy and against hand-worked numbers."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lsac.networks import MLP, Critic, GaussianActor, GaussianCritic, Linear, ensemble, polyak, q_values
+
+NUMPY_ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0.0),
+    "tanh": np.tanh,
+    "gelu": lambda x: 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def filled(make):
+    """A module of the shapes that `make` gives, with normal weights from NumPy: nothing to compile."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(make, jax.random.key(0))
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(leaf.dtype), shapes)
+
+
+def with_weights(module, weight, bias):
+    """The module with its first layer set."""
+    layer = (np.array(weight, np.float32), np.array(bias, np.float32))
+    return eqx.tree_at(lambda m: (m.mlp.layers[0].weight, m.mlp.layers[0].bias), module, layer)
+
+
+def numpy_mlp(mlp, x):
+    """The forward pass in float64, from the weights alone."""
+    activate = NUMPY_ACTIVATIONS[mlp.activation]
+    *inner, last = [(layer.weight.astype(np.float64), layer.bias.astype(np.float64)) for layer in mlp.layers]
+    for weight, bias in inner:
+        x = activate(x @ weight + bias)
+    return x @ last[0] + last[1]
+
+
+def test_linear_is_x_times_weight_plus_bias():
+    layer = eqx.tree_at(
+        lambda m: (m.weight, m.bias),
+        filled(lambda key: Linear(2, 3, key)),
+        (np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32), np.array([0.5, -0.5, 0.0], np.float32)),
+    )
+    np.testing.assert_array_equal(layer(np.array([1.0, -1.0], np.float32)), [-2.5, -3.5, -3.0])
+
+
+def test_linear_weights_and_bias_fill_plus_minus_one_over_root_fan_in():
+    layer = jax.device_get(Linear(16, 500, jax.random.key(0)))
+    for values in (layer.weight, layer.bias):
+        magnitude = np.abs(values)
+        assert 0.24 < magnitude.max() <= 0.25
+        assert abs(magnitude.mean() - 0.125) < 0.02
+        assert abs(values.mean()) < 0.03
+    assert np.isin(layer.bias, layer.weight).mean() < 0.05
+
+
+@pytest.mark.parametrize("activation", NUMPY_ACTIVATIONS)
+def test_mlp_equals_numpy(activation):
+    mlp = filled(lambda key: MLP((3, 5, 4, 2), activation, key))
+    x = np.array([[0.3, -1.2, 2.0], [-3.0, 0.1, 0.7]], np.float32)
+    np.testing.assert_allclose(jax.jit(jax.vmap(mlp))(x), numpy_mlp(mlp, x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_layer_of_an_mlp_is_linear():
+    mlp = filled(lambda key: MLP((2, 1), "relu", key))
+    f = jax.jit(lambda x: mlp(x) - mlp(jnp.zeros(2)))
+    x = np.array([100.0, -200.0], np.float32)
+    np.testing.assert_allclose(f(x), -f(-x), rtol=1e-5)
+
+
+def test_layers_and_ensemble_members_are_drawn_independently():
+    stack = ensemble(lambda key: MLP((3, 3, 3), "relu", key), 4, jax.random.key(0))
+    leaves = jax.tree.leaves(stack)
+    assert all(isinstance(leaf, jax.Array) and leaf.shape[0] == 4 for leaf in leaves)
+    everything = np.concatenate([np.asarray(leaf).ravel() for leaf in leaves])
+    assert np.unique(everything).size == everything.size == 4 * 24
+
+
+def test_ensemble_member_is_what_its_key_makes():
+    stack = ensemble(lambda k: Linear(3, 2, k), 3, jax.random.key(0))
+    keys = jax.random.split(jax.random.key(0), 3)
+    for i in range(3):
+        np.testing.assert_allclose(stack.weight[i], Linear(3, 2, keys[i]).weight, rtol=1e-6)
+
+
+def test_critic_reads_observation_then_action_and_gives_a_scalar():
+    critic = with_weights(filled(lambda key: Critic(2, 1, (), "relu", key)), [[1.0], [10.0], [100.0]], [0.5])
+    q = critic(np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32))
+    assert q.shape == ()
+    assert q == 321.5
+
+
+def test_gaussian_critic_gives_the_mean_and_a_positive_std():
+    critic = with_weights(filled(lambda key: GaussianCritic(1, 1, (), "relu", key)), [[1, 0], [10, 0]], [0.5, -3.0])
+    mean, std = critic(np.array([1.0], np.float32), np.array([2.0], np.float32))
+    assert mean == 21.5
+    np.testing.assert_allclose(std, np.log1p(np.exp(-3.0)), rtol=1e-6)
+
+
+def test_actor_gives_mean_and_clipped_log_std():
+    actor = filled(lambda key: GaussianActor(1, 2, (), "relu", key, (-20.0, 2.0)))
+    actor = with_weights(actor, np.zeros((1, 4)), [7.0, -50.0, 5.0, -30.0])
+    mean, log_std = actor(np.zeros(1, np.float32))
+    np.testing.assert_array_equal(mean, [7.0, -50.0])
+    np.testing.assert_array_equal(log_std, [2.0, -20.0])
+
+
+def test_q_values_equal_a_loop_over_critics_and_batch():
+    critics = filled(lambda key: ensemble(lambda k: Critic(3, 2, (6,), "relu", k), 2, key))
+    rng = np.random.default_rng(0)
+    obs, action = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=(4, 2)).astype(np.float32)
+    got = np.asarray(jax.jit(q_values)(critics, obs, action))
+    assert got.shape == (2, 4)
+    for k in range(2):
+        member = jax.tree.map(lambda leaf, k=k: leaf[k], critics)
+        for b in range(4):
+            expected = numpy_mlp(member.mlp, np.concatenate([obs[b], action[b]]))[0]
+            np.testing.assert_allclose(got[k, b], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_polyak_by_hand():
+    old = {"a": jnp.array([0.0, 10.0]), "b": jnp.array(-4.0)}
+    new = {"a": jnp.array([8.0, 10.0]), "b": jnp.array(4.0)}
+    mixed = polyak(old, new, 0.25)
+    np.testing.assert_array_equal(mixed["a"], [2.0, 10.0])
+    np.testing.assert_array_equal(mixed["b"], -2.0)
+
+
+@pytest.mark.parametrize(("tau", "winner"), [(0.0, [1.0, 2.0]), (1.0, [-3.0, 8.0])])
+def test_tau_is_the_weight_of_the_new_parameters(tau, winner):
+    np.testing.assert_array_equal(polyak(jnp.array([1.0, 2.0]), jnp.array([-3.0, 8.0]), tau), winner)

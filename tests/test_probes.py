@@ -1,0 +1,112 @@
+"""Every algorithm learns the probe environments to their known values, through the real adapter, lanes and loop.
+
+Two seeds side by side, γ = 0.9. The entropy bonus, where an algorithm has one, is made too small to matter.
+"""
+
+from typing import NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small
+
+from lsac.agents import AGENTS
+from lsac.envs.crew import Source
+from lsac.envs.gymnasium import describe
+from lsac.envs.probes import PROBES
+from lsac.experiment import Experiment, check
+from lsac.loops import Stop
+from lsac.training import Training
+
+GAMMA = 0.9
+SEEDS = 2
+SETTINGS = {
+    "hidden": (32, 32),
+    "batch_size": 64,
+    "actor_lr": 3e-3,
+    "critic_lr": 3e-3,
+    "tau": 0.05,
+    "alpha_init": 1e-4,
+    "alpha_lr": 1e-8,
+    "synthetic": False,
+}
+
+
+def values_of(state, obs, action):
+    """[K, B] values of one seed's K critics, stacked however deep; of a distribution, its mean, which comes first."""
+    depth = state.critics.mlp.layers[-1].bias.ndim - 1
+    critics = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[depth:]), state.critics)
+    values = jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
+    return values[0] if isinstance(values, tuple) else values
+
+
+class Truth(NamedTuple):
+    """What is known of a probe: the observations it shows, Q(s, a), and the best action where actions matter."""
+
+    observations: tuple
+    q: object
+    best: object = None
+
+
+TRUTHS = {
+    "ConstantReward": Truth((0.0,), lambda s, a: 1.0),
+    "RewardFromObs": Truth((-1.0, 1.0), lambda s, a: s),
+    "DelayedReward": Truth((0.0, 1.0), lambda s, a: GAMMA if s == 0.0 else 1.0),
+    "RewardFromAction": Truth((0.0,), lambda s, a: 1.0 - a**2, lambda s: 0.0),
+    "RewardFromBoth": Truth((-1.0, 1.0), lambda s, a: 1.0 - (a - s / 2) ** 2, lambda s: s / 2),
+    "TimeLimited": Truth((0.0,), lambda s, a: 1.0 / (1.0 - GAMMA)),
+}
+
+
+def train(algorithm, probe):
+    """The agent of a run, and the states [S, …] that the run leaves behind."""
+    experiment = Experiment(
+        small.config(algorithm, **SETTINGS),
+        f"lsac/{probe}-v0",
+        steps=1_536,
+        seeds=SEEDS,
+        num_envs=4,
+        gamma=GAMMA,
+        learning_starts=128,
+        eval_every=0,
+    )
+    check(experiment)
+    source = Source(None, lambda: gym.make(experiment.env))
+    spec = describe(source.make())
+    training = Training(algorithm, experiment, source, spec, folder=None)
+    try:
+        assert training.loop.run(Stop())
+    finally:
+        training.close()
+    return AGENTS[algorithm].make(experiment.agent, spec), training.loop.learner.state
+
+
+def look(agent, state, obs):
+    """What all seeds do, [S], and what their critics say, [S, K, 6], of that action and of five others, [S, 6]."""
+
+    def one_seed(state):
+        action = agent.act(agent.policy(state), jnp.full(1, obs), jax.random.key(0), False)
+        actions = jnp.concatenate([action, jnp.linspace(-0.8, 0.8, 5)])
+        return action[0], values_of(state, jnp.full((6, 1), obs), actions[:, None]), actions
+
+    return [np.asarray(x) for x in jax.jit(jax.vmap(one_seed))(state)]
+
+
+def test_every_probe_has_its_truth():
+    assert set(TRUTHS) == {probe.__name__ for probe in PROBES}
+
+
+@pytest.mark.parametrize("probe", TRUTHS)
+@pytest.mark.parametrize("algorithm", AGENTS)
+def test_known_values_and_best_actions_are_learned(algorithm, probe):
+    agent, state = train(algorithm, probe)
+    truth = TRUTHS[probe]
+    for obs in truth.observations:
+        action, values, actions = look(agent, state, obs)
+        expected = np.broadcast_to(truth.q(obs, actions), actions.shape)[:, None]
+        tolerance = 0.05 * np.maximum(1.0, np.abs(expected))
+        assert np.all(np.abs(values - expected) < tolerance), f"Q({obs}, ·) is {values}, not {expected}"
+        if truth.best:
+            np.testing.assert_allclose(action, truth.best(obs), atol=0.1)

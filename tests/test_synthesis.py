@@ -1,0 +1,261 @@
+"""The transition generator: normaliser, codec, fit and generate, on replays small enough to reason about."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lsac import replay as rb
+from lsac import synthesis
+from lsac.errors import InputError
+from lsac.types import EnvSpec
+
+SPEC = EnvSpec(obs_dim=2, action_dim=1)
+LAYOUT = rb.Layout(*SPEC)
+GAMMA = 0.99
+SMALL = synthesis.Config(
+    width=64, dim_t=32, blocks=1, train_steps=20, batch_size=32, compute_dtype="float32", sampler_steps=8
+)
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles 3 × faster
+normaliser = jit(synthesis.normaliser, static_argnums=0)
+fit = jit(synthesis.fit, static_argnums=0)
+generate = jit(synthesis.generate, static_argnums=(0, 1, 3, 5))
+
+
+def dynamics(obs, action):
+    return obs @ np.array([[0.9, 0.1], [-0.2, 0.8]]) + action @ np.array([[0.5, -0.1]])
+
+
+def transitions(count, seed=0):
+    """s ~ correlated Gaussian, s' = M s + b a, r = s₀ − a², terminal where s'₀ > 4."""
+    rng = np.random.default_rng(seed)
+    obs = rng.normal(size=(count, 2)) @ np.array([[2.0, 0.5], [0.0, 0.3]]) + np.array([1.0, -5.0])
+    action = rng.uniform(-1, 1, (count, 1))
+    next_obs = dynamics(obs, action)
+    reward = obs[:, 0] - action[:, 0] ** 2
+    discount = np.where(next_obs[:, 0] > 4.0, 0.0, GAMMA)
+    columns = (obs, action, reward[:, None], discount[:, None], next_obs)
+    return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def filled(capacity, chunks, chunk=50):
+    replay, add = rb.make(SPEC, capacity), jax.jit(rb.add)
+    for i in range(chunks):
+        replay = add(replay, transitions(chunk, seed=i))
+    return replay
+
+
+def arbitrary_state(seed):
+    """Cheaper than to compile `init`, which the cold start of another test does."""
+    rng = np.random.default_rng(seed)
+    make = functools.partial(synthesis.init, SMALL, LAYOUT)
+    state = jax.eval_shape(make, jax.random.key(0))
+    model = jax.tree.map(lambda x: jnp.asarray(rng.normal(0.0, 0.1, x.shape), x.dtype), state.model)
+    zeros = jax.tree.map(lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), state.optimiser)
+    return synthesis.State(model, model, zeros, jnp.zeros(LAYOUT.width), jnp.ones(LAYOUT.width))
+
+
+@functools.cache
+def seeds():
+    """Two seeds: their states, replays (of unequal fill) and keys."""
+    states = [arbitrary_state(0), arbitrary_state(1)]
+    return states, [filled(200, 3), filled(200, 5)], list(jax.random.split(jax.random.key(5)))
+
+
+def numpy_vectors(rows):
+    rows = np.asarray(rows, np.float64)
+    parts = {name: rows[:, where] for name, where in LAYOUT.fields().items()}
+    ends = (parts["discount"] == 0).astype(float)
+    return np.concatenate([parts["obs"], parts["action"], parts["reward"], parts["next_obs"], ends], axis=1)
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 4, 7], ids=("barely", "partly", "just full", "wrapped"))
+def test_normaliser_sees_the_filled_rows_only(chunks):
+    replay = filled(200, chunks)
+    everything = np.concatenate([transitions(50, seed=i) for i in range(chunks)])
+    vectors = numpy_vectors(everything[-200:])
+    mean, std = map(np.asarray, normaliser(SMALL, replay))
+    np.testing.assert_allclose(mean[:-1], vectors.mean(0)[:-1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(std[:-1], vectors.std(0)[:-1] + 1e-5, rtol=1e-4)
+
+
+def test_terminals_and_on_request_rewards_are_not_scaled():
+    replay = filled(200, 3)
+    mean, std = map(np.asarray, normaliser(SMALL, replay))
+    assert (mean[-1], std[-1]) == (0.0, 1.0)
+    assert std[3] != 1.0
+    mean, std = map(np.asarray, normaliser(replace(SMALL, normalize_reward=False), replay))
+    assert (mean[3], std[3], mean[-1], std[-1]) == (0.0, 1.0, 0.0, 1.0)
+    mean, std = map(np.asarray, normaliser(replace(SMALL, model_terminals=False), replay))
+    assert mean.shape == (LAYOUT.width - 1,)
+    assert np.all(mean != 0.0)
+
+
+def test_a_constant_dimension_is_reproduced():
+    rows = np.zeros((200, LAYOUT.width), np.float32)
+    rows[:150] = transitions(150)
+    rows[:150, [0, 5]] = 1234.5678
+    replay = rb.Replay(jnp.asarray(rows), jnp.int32(150), jnp.int32(150), LAYOUT)
+    mean, std = normaliser(SMALL, replay)
+    assert np.all((rows[:150, 0] - np.asarray(mean)[0]) / np.asarray(std)[0] == 0.0)
+    state, metrics = fit(SMALL, seeds()[0][0], replay, jax.random.key(1))
+    assert jnp.isfinite(metrics["diffusion_loss"])
+    made = generate(SMALL, LAYOUT, state, 100, jax.random.key(2), GAMMA)
+    np.testing.assert_allclose(np.asarray(made)[:, [0, 5]], 1234.5678, rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"model_terminals": False}, {"model_change": True}], ids=str)
+def test_decode_undoes_encode(options):
+    config, rows = replace(SMALL, **options), transitions(100)
+    there_and_back = jax.jit(
+        lambda rows: synthesis.decode(config, LAYOUT, synthesis.encode(config, LAYOUT, rows), GAMMA)
+    )
+    back, discount = there_and_back(rows), LAYOUT.fields()["discount"]
+    assert np.any(rows[:, discount] == 0.0)
+    if not config.model_terminals:
+        rows[:, discount] = GAMMA
+    np.testing.assert_allclose(back, rows, rtol=1e-5, atol=1e-6)
+
+
+def test_decode_thresholds_terminals_and_clips_actions():
+    vectors = np.zeros((4, LAYOUT.width), np.float32)
+    vectors[:, -1] = [-0.3, 0.49, 0.51, 1.7]
+    vectors[:, 2] = [-1.5, -0.5, 0.5, 1.5]
+    made = jax.jit(lambda x: LAYOUT.unpack(synthesis.decode(SMALL, LAYOUT, x, GAMMA)))(vectors)
+    np.testing.assert_allclose(made.discount, [GAMMA, GAMMA, 0.0, 0.0])
+    np.testing.assert_allclose(np.asarray(made.action)[:, 0], [-1.0, -0.5, 0.5, 1.0])
+
+
+def test_average_ramps_up_to_its_decay():
+    decay = synthesis.ema_decay(SMALL, jnp.array([0, 9, 90, 100_000]))
+    np.testing.assert_allclose(decay, [0.1, 10 / 19, 0.91, 0.995], rtol=1e-6)
+
+
+def test_learning_rate_falls_along_a_cosine():
+    rate = synthesis.learning_rate(SMALL, jnp.array([0, 5, 10, 20]))
+    np.testing.assert_allclose(rate / SMALL.lr, [1.0, 0.5 + 0.5**1.5, 0.5, 0.0], atol=1e-6)
+
+
+def test_large_gradients_are_clipped_before_the_moments():
+    optimiser = synthesis._optimiser(SMALL)
+    with jax.numpy_dtype_promotion("standard"):
+        adam = optimiser.update(jnp.full(4, 100.0), optimiser.init(jnp.zeros(4)))[1][1]
+    np.testing.assert_allclose(adam.mu, 0.1 * 0.5, rtol=1e-5)  # a vector of norm 1 is four times ½
+    np.testing.assert_allclose(adam.nu, 0.01 * 0.25, rtol=1e-5)
+
+
+def test_train_steps_must_be_a_multiple_of_the_average_interval():
+    with pytest.raises(InputError, match="train_steps is 25"):
+        replace(SMALL, train_steps=25)
+
+
+def test_the_published_budget():
+    paper = synthesis.PAPER
+    assert (paper.width, paper.dim_t, paper.blocks, paper.train_steps) == (1024, 256, 6, 100_000)
+    assert (paper.sampler, paper.sampler_steps, paper.sigma_min, paper.sigma_max) == (
+        "heun",
+        128,
+        0.002,
+        80.0,
+    )
+    assert (paper.churn, paper.churn_low, paper.churn_high, paper.churn_noise) == (80.0, 0.05, 50.0, 1.003)
+    assert not paper.warm_start
+
+
+def leaves_close(a, b, **tolerance):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(np.asarray(x), y, **tolerance), a, b)
+
+
+def test_seeds_side_by_side_equal_seeds_in_turn():
+    states, replays, keys = seeds()
+    stacked = [jax.tree.map(lambda *x: np.stack(x), *part) for part in (states, replays)]
+
+    def both(state, replay, key):
+        state, metrics = synthesis.fit(SMALL, state, replay, key)
+        return state, metrics, synthesis.generate(SMALL, LAYOUT, state, 100, key, GAMMA)
+
+    together = jax.device_get(jit(jax.vmap(both))(*stacked, jnp.stack(keys)))
+    for i, (state, replay, key) in enumerate(zip(*seeds(), strict=True)):
+        state, metrics = fit(SMALL, state, replay, key)
+        alone = state, metrics, generate(SMALL, LAYOUT, state, 100, key, GAMMA)
+        leaves_close(alone, jax.tree.map(lambda x, i=i: x[i], together), rtol=1e-3, atol=1e-4)
+
+
+def test_same_key_same_rows():
+    (state, _), (replay, _), (key, other) = seeds()
+    first, again, new = (fit(SMALL, state, replay, k)[0] for k in (key, key, other))
+    leaves_close(first, again, rtol=0)
+    assert not np.allclose(first.model.leave.weight, new.model.leave.weight)
+    rows = [generate(SMALL, LAYOUT, first, 100, k, GAMMA) for k in (key, key, other)]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    assert not np.allclose(rows[0], rows[2])
+
+
+def test_rows_come_from_the_averaged_parameters():
+    (state, other), _, (key, _) = seeds()
+    rows, same, new = (
+        generate(SMALL, LAYOUT, s, 100, key, GAMMA)
+        for s in (state, state._replace(model=other.model), state._replace(ema=other.ema))
+    )
+    np.testing.assert_array_equal(rows, same)
+    assert not np.allclose(rows, new)
+
+
+def test_fit_trains_and_averages_but_leaves_the_frequencies():
+    (state, _), (replay, _), (key, _) = seeds()
+    after, _ = fit(SMALL, state, replay, key)
+    np.testing.assert_array_equal(after.model.frequencies, state.model.frequencies)
+    models = state.model, after.model, after.ema
+    before, new, ema = (np.asarray(model.blocks[0].weight) for model in models)
+    assert np.max(np.abs(new - before)) > 1e-4
+    assert 0.0 < np.max(np.abs(new - ema)) < np.max(np.abs(new - before))
+
+
+def test_a_warm_start_continues():
+    states, (replay, _), (key, _) = seeds()
+    before = [np.asarray(state.model.leave.weight) for state in states]
+    after = [np.asarray(fit(SMALL, state, replay, key)[0].model.leave.weight) for state in states]
+    assert all(np.max(np.abs(a - b)) < 0.02 for a, b in zip(after, before, strict=True))
+    assert np.max(np.abs(after[0] - after[1])) > 0.1
+
+
+def test_heun_in_several_batches():
+    config = replace(SMALL, sampler="heun", sample_batch=4)
+    rows = generate(config, LAYOUT, seeds()[0][0], 10, jax.random.key(0), GAMMA)
+    assert rows.shape == (10, LAYOUT.width)
+    assert rows.dtype == jnp.float32
+    assert len(np.unique(np.asarray(rows[:, 0]))) == 10
+
+
+def test_generated_transitions_resemble_the_real_ones():
+    """Means, deviations, correlations, rare terminals and dynamics, against an untrained model.
+
+    The fit starts cold, so what it is given to start from must not matter.
+    """
+    config = replace(SMALL, train_steps=600, batch_size=256, lr=2e-3, sampler_steps=24, warm_start=False)
+    real = transitions(4_000)
+    replay = rb.add(rb.make(SPEC, 8_000), real)
+    untrained, other = seeds()[0]
+    trained, _ = fit(config, untrained, replay, jax.random.key(1))
+    leaves_close(trained, fit(config, other, replay, jax.random.key(1))[0], rtol=0)
+
+    def gaps(state):
+        made = np.asarray(generate(config, LAYOUT, state, 4_000, jax.random.key(2), GAMMA), np.float64)
+        x, y = numpy_vectors(real)[:, :-1], numpy_vectors(made)[:, :-1]
+        obs, action, next_obs = y[:, :2], y[:, 2:3], y[:, 4:6]
+        error = np.std(next_obs - dynamics(obs, action), axis=0) / np.std(next_obs - obs, axis=0)
+        ends = numpy_vectors(real)[:, -1].mean(), numpy_vectors(made)[:, -1].mean()
+        return {
+            "mean": np.max(np.abs(x.mean(0) - y.mean(0)) / x.std(0)),
+            "std": np.max(np.abs(y.std(0) / x.std(0) - 1)),
+            "correlation": np.max(np.abs(np.corrcoef(x.T) - np.corrcoef(y.T))),
+            "ends": abs(ends[0] - ends[1]) / ends[0],
+            "dynamics": np.max(error),
+        }
+
+    good, bad = gaps(trained), gaps(untrained)
+    limits = {"mean": 0.1, "std": 0.15, "correlation": 0.1, "ends": 0.4, "dynamics": 0.45}
+    assert all(good[name] < limit < bad[name] for name, limit in limits.items()), (good, bad)
