@@ -1,5 +1,7 @@
 """What is special to LSAC: its loss, its chains, its refined and written-back actions, its generated half-batches."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,9 @@ from lsac.agents import lsac
 from lsac.distributions import gaussian_return_loss
 from lsac.networks import GaussianActor, GaussianCritic, ensemble
 from lsac.types import EnvSpec
+
+# Each of these programs runs a few times only: compiling it well would take longer than all the rest.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 SPEC = EnvSpec(obs_dim=3, action_dim=2)
 LAYOUT = rb.Layout(*SPEC)
@@ -118,16 +123,17 @@ def test_refined_actions_stay_in_the_box():
 @pytest.mark.parametrize("write_back", [True, False])
 def test_refined_actions_are_written_back_at_the_sampled_rows_and_only_there(write_back):
     options = config(synthetic_capacity=4_000, action_lr=1e-2, released=lsac.Released(no_write_back=not write_back))
-    agent = lsac.make(options, SPEC)
-    state = filled(jax.jit(agent.init)(jax.random.key(0)))
-    after, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
-    changed = np.asarray(after.synthetic != state.synthetic)
+    state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
+    batch, after = lsac.batches(options, state, replay(), jax.random.key(1))
+    changed = np.asarray(after != state.synthetic)
     actions = np.zeros(LAYOUT.width, bool)
     actions[LAYOUT.fields()["action"]] = True
     assert not changed[:, ~actions].any()
-    rows = int(changed.any(axis=1).sum())
-    drawn = options.chains * options.batch_size // 2  # all different, nearly surely: 12 of 4 000
-    assert rows == (drawn if write_back else 0)
+    half = options.batch_size // 2
+    drawn = {tuple(row) for row in np.asarray(batch.action[:, half:]).reshape(-1, 2)}
+    rows = changed.any(axis=1)
+    assert {tuple(row) for row in np.asarray(after)[rows][:, actions]} == (drawn if write_back else set())
+    assert len(drawn) == options.chains * half  # 12 of 4 000 rows: all different
 
 
 def test_refinement_does_not_reach_the_critics():
@@ -135,8 +141,8 @@ def test_refinement_does_not_reach_the_critics():
     states = []
     for refine in (True, False):
         agent = lsac.make(config(action_gradient=refine, action_lr=0.0), SPEC)
-        state = filled(jax.jit(agent.init)(jax.random.key(0)))
-        states.append(jax.jit(agent.update)(state, replay(), jax.random.key(1))[0])
+        state = filled(agent.init(jax.random.key(0)))
+        states.append(jit(agent.update)(state, replay(), jax.random.key(1))[0])
     for one, other in zip(*(jax.tree.leaves(s.critics) for s in states), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
@@ -146,7 +152,7 @@ def test_published_q_ascent_raises_q():
     for ascent in (True, False):
         released = lsac.Released(q_ascent=ascent)
         agent = lsac.make(config(released=released, synthetic=False, inverse_temperature=1e16), SPEC)
-        update, state = jax.jit(agent.update), jax.jit(agent.init)(jax.random.key(0))
+        update, state = jit(agent.update), agent.init(jax.random.key(0))
         for i in range(20):
             state, metrics = update(state, replay(), jax.random.key(i))
         values.append(float(metrics["q_mean"]))
@@ -157,24 +163,23 @@ def test_published_q_ascent_raises_q():
 
 
 def test_batches_are_all_real_until_the_generator_has_run():
-    agent = lsac.make(config(), SPEC)
-    state = jax.jit(agent.init)(jax.random.key(0))
-    poisoned = state._replace(synthetic=jnp.full_like(state.synthetic, 1e6))
-    after, metrics = jax.jit(agent.update)(poisoned, replay(), jax.random.key(1))
-    clean, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
-    for one, other in zip(jax.tree.leaves(after.critics), jax.tree.leaves(clean.critics), strict=True):
-        np.testing.assert_array_equal(one, other)
-    mixed, metrics = jax.jit(agent.update)(poisoned._replace(filled=jnp.ones((), bool)), replay(), jax.random.key(1))
-    assert float(metrics["critic_loss_synthetic"]) > 1e6 > float(metrics["critic_loss"])
+    options = config()
+    state = lsac.make(options, SPEC).init(jax.random.key(0))
+    marked = state._replace(synthetic=jnp.full_like(state.synthetic, 7.0))
+    batch, _ = lsac.batches(options, marked, replay(), jax.random.key(1))
+    assert not jnp.any(batch.reward == 7.0)
+    batch, _ = lsac.batches(options, marked._replace(filled=jnp.ones((), bool)), replay(), jax.random.key(1))
+    assert jnp.all(batch.reward[:, 4:] == 7.0)
+    assert not jnp.any(batch.reward[:, :4] == 7.0)
 
 
 def test_every_chain_has_its_own_start_and_its_own_batch():
     agent = lsac.make(config(synthetic=False, inverse_temperature=1e30), SPEC)
-    state = jax.jit(agent.init)(jax.random.key(0))
+    state = agent.init(jax.random.key(0))
     weights = np.asarray(state.critics.mlp.layers[0].weight)
     assert len(np.unique(weights.reshape(6, -1)[:, 0])) == 6
     alike = jax.tree.map(lambda x: jnp.broadcast_to(x[:1, :1], x.shape), (state.critics, state.targets))
-    after, _ = jax.jit(agent.update)(state._replace(critics=alike[0], targets=alike[1]), replay(), jax.random.key(1))
+    after, _ = jit(agent.update)(state._replace(critics=alike[0], targets=alike[1]), replay(), jax.random.key(1))
     moved = np.asarray(after.critics.mlp.layers[0].weight)
     assert not np.allclose(moved[0, 0], moved[1, 0], atol=1e-7), "chains saw the same batch"
     np.testing.assert_allclose(moved[0, 0], moved[0, 1], atol=1e-6)  # critics of one chain share theirs
@@ -184,9 +189,9 @@ def test_chains_at_high_temperature_spread_more():
     spread = []
     for beta in (1e12, 1e4):
         agent = lsac.make(config(synthetic=False, inverse_temperature=beta), SPEC)
-        state = jax.jit(agent.init)(jax.random.key(0))
+        state = agent.init(jax.random.key(0))
         alike = jax.tree.map(lambda x: jnp.broadcast_to(x[:1, :1], x.shape), (state.critics, state.targets))
-        state, update = state._replace(critics=alike[0], targets=alike[1]), jax.jit(agent.update)
+        state, update = state._replace(critics=alike[0], targets=alike[1]), jit(agent.update)
         for i in range(10):
             state, _ = update(state, replay(), jax.random.key(i))
         batch = LAYOUT.unpack(replay().rows)
@@ -195,20 +200,21 @@ def test_chains_at_high_temperature_spread_more():
     assert spread[1] > 3 * spread[0]
 
 
-@pytest.mark.parametrize("which", ["uniform", "argmax", "mean", "overflow"])
-def test_the_actor_follows_the_chain_it_was_told_to(which):
-    agent = lsac.make(config(actor_chain=which, synthetic=False), SPEC)
-    state = jax.jit(agent.init)(jax.random.key(0))
-
+@pytest.mark.parametrize(
+    ("which", "expected"), [("uniform", {0, 1, 5}), ("argmax", {5}), ("mean", {2}), ("overflow", {1})]
+)
+def test_the_actor_follows_the_chain_it_was_told_to(which, expected):
+    options = config(actor_chain=which, synthetic=False)
+    state = lsac.make(options, SPEC).init(jax.random.key(0))
     by = jnp.asarray([0.0, 100.0, 500.0])[:, None, None] * jnp.asarray([1.0, 0.0])[None, None]
     state = eqx.tree_at(lambda s: s.critics.mlp.layers[-1].bias, state, state.critics.mlp.layers[-1].bias + by)
-    losses = []
+    batch, _ = lsac.batches(options, state, replay(), jax.random.key(1))
+    seen = set()
     for seed in range(12):
-        _, metrics = jax.jit(agent.update)(state, replay(), jax.random.key(seed))
-        losses.append(-float(metrics["actor_loss"]))
-    near = {round(x / 100) for x in losses}
-    expected = {"uniform": {0, 1, 5}, "argmax": {5}, "mean": {2}, "overflow": {1}}[which]
-    assert near == expected
+        critics, obs = lsac.followed(options, state.critics, batch, jax.random.key(seed))
+        q = jax.vmap(lambda chain, obs=obs: lsac.lower(chain, obs, jnp.zeros((8, 2))))(critics)
+        seen.add(round(float(jnp.mean(q)) / 100))
+    assert seen == expected
 
 
 # The generator
@@ -216,8 +222,8 @@ def test_the_actor_follows_the_chain_it_was_told_to(which):
 
 def test_refresh_fits_the_generator_and_refills_the_buffer():
     agent = lsac.make(config(), SPEC)
-    state = jax.jit(agent.init)(jax.random.key(0))
-    after, metrics = jax.jit(agent.refresh)(state, replay(), jax.random.key(1))
+    state = agent.init(jax.random.key(0))
+    after, metrics = jit(agent.refresh)(state, replay(), jax.random.key(1))
     assert bool(after.filled)
     assert float(metrics["diffusion_loss"]) > 0
     rows = LAYOUT.unpack(after.synthetic)
@@ -229,7 +235,7 @@ def test_refresh_fits_the_generator_and_refills_the_buffer():
 
 def test_without_synthetic_data_there_is_no_generator():
     agent = lsac.make(config(synthetic=False), SPEC)
-    state = jax.jit(agent.init)(jax.random.key(0))
+    state = agent.init(jax.random.key(0))
     assert agent.refresh is None
     assert state.generator is None
     assert state.synthetic.shape[0] == 0
@@ -241,19 +247,16 @@ def test_without_synthetic_data_there_is_no_generator():
 @pytest.mark.parametrize(
     "options",
     [
-        {"distributional": False},
-        {"sampler": "adam"},
-        {"sampler": "sgld"},
-        {"sampler": "underdamped"},
-        {"critics_per_chain": 1},
+        {"distributional": False, "sampler": "adam"},
+        {"sampler": "underdamped", "critics_per_chain": 1},
         {"exchange_every": 2, "ladder_ratio": 10.0},
     ],
     ids=str,
 )
 def test_variants_learn_a_fixed_batch(options):
-    """Twenty updates towards rewards alone (discount 0) bring the error down."""
-    agent = lsac.make(config(synthetic=False, critic_lr=3e-2, **options), SPEC)
-    update, state = jax.jit(agent.update), jax.jit(agent.init)(jax.random.key(0))
+    """Updates towards rewards alone (discount 0) bring the error down."""
+    agent = lsac.make(config(synthetic=False, critic_lr=1e-2, **options), SPEC)
+    update, state = jit(agent.update), agent.init(jax.random.key(0))
     data, errors = replay(discount=0.0), []
     for i in range(300):
         state, metrics = update(state, data, jax.random.key(i))
@@ -264,18 +267,18 @@ def test_variants_learn_a_fixed_batch(options):
 
 def test_published_std_head_is_not_trained():
     agent = lsac.make(config(released=lsac.Released(std_without_gradient=True), inverse_temperature=1e30), SPEC)
-    state = jax.jit(agent.init)(jax.random.key(0))
-    after, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
+    state = agent.init(jax.random.key(0))
+    after, _ = jit(agent.update)(state, replay(), jax.random.key(1))
     weight = lambda s: np.asarray(s.critics.mlp.layers[-1].weight)[..., 1]  # noqa: E731
     np.testing.assert_array_equal(weight(after), weight(state))
     trained = lsac.make(config(inverse_temperature=1e30), SPEC)
-    after, _ = jax.jit(trained.update)(state, replay(), jax.random.key(1))
+    after, _ = jit(trained.update)(state, replay(), jax.random.key(1))
     assert not np.allclose(weight(after), weight(state))
 
 
 def test_published_delay_moves_the_actor_at_every_second_update():
     agent = lsac.make(config(synthetic=False, released=lsac.Released(delay=2)), SPEC)
-    update, states = jax.jit(agent.update), [jax.jit(agent.init)(jax.random.key(0))]
+    update, states = jit(agent.update), [agent.init(jax.random.key(0))]
     for i in range(2):
         states.append(update(states[-1], replay(), jax.random.key(i))[0])
     weights = [np.asarray(s.actor.mlp.layers[0].weight) for s in states]
@@ -286,7 +289,7 @@ def test_published_delay_moves_the_actor_at_every_second_update():
 
 def test_values_are_the_mean_over_chains_of_the_lower_critic():
     agent = lsac.make(config(synthetic=False), SPEC)
-    state = jax.jit(agent.init)(jax.random.key(0))
+    state = agent.init(jax.random.key(0))
     obs, action = jnp.ones(3), jnp.zeros(2)
     values = agent.value(agent.critics(state), obs, action)
     by_hand = [

@@ -197,6 +197,48 @@ def actor_loss(
     return jnp.mean(alpha * log_prob - q), (jnp.mean(log_prob), saturated)
 
 
+def real_rows(config: Config) -> int:
+    """How many of a batch's rows are real once D' is filled."""
+    return config.batch_size - config.batch_size // 2 if config.synthetic else config.batch_size
+
+
+def batches(config: Config, state: State, replay: rb.Replay, key: Key) -> tuple[Transition, Array]:
+    """One batch per chain, [C, B], half of it generated and refined; and D' with the refined actions in it."""
+    layout, real = replay.layout, real_rows(config)
+    real_key, synthetic_key = jax.random.split(key)
+    index = jax.random.randint(real_key, (config.chains, config.batch_size), 0, replay.size)
+    rows = replay.rows[index]
+    if not config.synthetic:
+        return layout.unpack(rows), state.synthetic
+    count = state.synthetic.shape[0]
+    index = jax.random.randint(synthetic_key, (config.chains, config.batch_size - real), 0, count)
+    drawn = state.synthetic[index]
+    synthetic = state.synthetic
+    if config.action_gradient:
+        batch = layout.unpack(drawn)
+        action = jax.vmap(lambda c, b: refined(c, b, config.action_lr))(state.critics, batch)
+        drawn = layout.pack(batch._replace(action=action))
+    if config.action_gradient and not config.released.no_write_back:
+        synthetic = synthetic.at[index.reshape(-1)].set(drawn.reshape(-1, layout.width))
+    mixed = jnp.concatenate([rows[:, :real], jnp.where(state.filled, drawn, rows[:, real:])], axis=1)
+    return layout.unpack(mixed), synthetic
+
+
+def followed(config: Config, critics: GaussianCritic, batch: Transition, key: Key) -> tuple[GaussianCritic, Array]:
+    """The chains [C', K] that the actor follows, and the states [B, O] it is trained on."""
+    chain = jax.random.randint(key, (), 0, config.chains)
+    obs = batch.obs[chain]
+    if config.actor_chain == "mean":
+        return critics, obs
+    if config.actor_chain in ("argmax", "overflow"):
+        own = jax.vmap(lambda c, b: jnp.mean(lower(c, b.obs, b.action)))(critics, batch)
+        # exp(Q) in float32 is infinite from here on, and the published argmax then takes the first such chain
+        over = own > 88.7 if config.actor_chain == "overflow" else jnp.zeros(own.shape, bool)
+        chain = jnp.where(jnp.any(over), jnp.argmax(over), jnp.argmax(own))
+        obs = batch.obs[chain]
+    return jax.tree.map(lambda x: x[chain][None], critics), obs
+
+
 def make(config: Config, spec: EnvSpec) -> Agent:
     schedule = langevin.annealed(config.critic_lr, config.critic_lr_end, config.anneal_from, config.anneal_to)
     options = {"drift": config.bias_factor, "clip": config.clip, "clip_at": config.clip_at}
@@ -210,7 +252,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
     target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
     layout = rb.Layout(*spec)
     shape = (config.chains, config.critics_per_chain)
-    real = config.batch_size - config.batch_size // 2 if config.synthetic else config.batch_size
+    real = real_rows(config)
 
     def init(key: Key) -> State:
         actor_key, critic_key, generator_key = jax.random.split(key, 3)
@@ -239,26 +281,6 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             filled=jnp.zeros((), bool),
             generator=synthesis.init(config.generator, layout, generator_key) if config.synthetic else None,
         )
-
-    def batches(state: State, replay: rb.Replay, key: Key) -> tuple[Transition, Array]:
-        """One batch per chain, [C, B], half of it generated and refined; and D' with the refined actions in it."""
-        real_key, synthetic_key = jax.random.split(key)
-        index = jax.random.randint(real_key, (config.chains, config.batch_size), 0, replay.size)
-        rows = replay.rows[index]
-        if not config.synthetic:
-            return layout.unpack(rows), state.synthetic
-        count = state.synthetic.shape[0]
-        index = jax.random.randint(synthetic_key, (config.chains, config.batch_size - real), 0, count)
-        drawn = state.synthetic[index]
-        synthetic = state.synthetic
-        if config.action_gradient:
-            batch = layout.unpack(drawn)
-            action = jax.vmap(lambda c, b: refined(c, b, config.action_lr))(state.critics, batch)
-            drawn = layout.pack(batch._replace(action=action))
-        if config.action_gradient and not config.released.no_write_back:
-            synthetic = synthetic.at[index.reshape(-1)].set(drawn.reshape(-1, layout.width))
-        mixed = jnp.concatenate([rows[:, :real], jnp.where(state.filled, drawn, rows[:, real:])], axis=1)
-        return layout.unpack(mixed), synthetic
 
     def move_critics(state: State, batch: Transition, alpha: Array, key: Key) -> tuple[State, Metrics]:
         """One Langevin step of every critic of every chain, on the chain's own batch."""
@@ -311,20 +333,6 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             metrics["critic_loss_synthetic"] = jnp.mean(synthetic_error)
         return state._replace(critics=critics, sampler=opt, std_mean=std_mean, var_mean=var_mean), metrics
 
-    def followed(state: State, batch: Transition, key: Key) -> tuple[GaussianCritic, Array]:
-        """The chains [C', K] that the actor follows, and the states [B, O] it is trained on."""
-        chain = jax.random.randint(key, (), 0, config.chains)
-        obs = batch.obs[chain]
-        if config.actor_chain == "mean":
-            return state.critics, obs
-        if config.actor_chain in ("argmax", "overflow"):
-            own = jax.vmap(lambda c, b: jnp.mean(lower(c, b.obs, b.action)))(state.critics, batch)
-            # exp(Q) in float32 is infinite from here on, and the published argmax then takes the first such chain
-            over = own > 88.7 if config.actor_chain == "overflow" else jnp.zeros(own.shape, bool)
-            chain = jnp.where(jnp.any(over), jnp.argmax(over), jnp.argmax(own))
-            obs = batch.obs[chain]
-        return jax.tree.map(lambda x: x[chain][None], state.critics), obs
-
     def exchange(state: State, batch: Transition, alpha: Array, key: Key) -> State:
         """Proposes to swap neighbours on the temperature ladder, by their losses on one common batch."""
         common = jax.tree.map(lambda x: x[0], batch)
@@ -344,12 +352,12 @@ def make(config: Config, spec: EnvSpec) -> Agent:
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         batch_key, critic_key, chain_key, action_key, swap_key = jax.random.split(key, 5)
         alpha = jnp.exp(state.log_alpha)
-        batch, synthetic = batches(state, replay, batch_key)
+        batch, synthetic = batches(config, state, replay, batch_key)
         state, metrics = move_critics(state._replace(synthetic=synthetic), batch, alpha, critic_key)
         if config.exchange_every:
             state = exchange(state, batch, alpha, swap_key)
 
-        critics, obs = followed(state, batch, chain_key)
+        critics, obs = followed(config, state.critics, batch, chain_key)
         (pi_loss, (log_prob, saturated)), grads = jax.value_and_grad(actor_loss, has_aux=True)(
             state.actor, critics, alpha, obs, action_key
         )
