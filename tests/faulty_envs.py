@@ -90,11 +90,6 @@ class Killed(Counter):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Exits(Counter):
-    def misbehave(self):
-        os._exit(7)
-
-
 class BadReset(Counter):
     """Ends an episode, then cannot start the next one."""
 
@@ -109,14 +104,8 @@ class BadReset(Counter):
 
 FAULTS = (
     *(NanObservation, InfiniteReward, TextReward, WrongShape, TextObservation, NumberAsFlag),
-    *(Raises, Hangs, Killed, Exits, BadReset),
+    *(Raises, BadReset, Hangs, Killed),
 )
 
-
-def register():
-    for kind in (Counter, *FAULTS):
-        if f"faulty/{kind.__name__}-v0" not in gym.registry:
-            gym.register(f"faulty/{kind.__name__}-v0", entry_point=f"faulty_envs:{kind.__name__}")
-
-
-register()
+for kind in (Counter, *FAULTS):
+    gym.register(f"faulty/{kind.__name__}-v0", entry_point=f"faulty_envs:{kind.__name__}")

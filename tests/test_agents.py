@@ -105,14 +105,16 @@ def test_update_keeps_structure_shapes_and_types_of_the_state(case):
 # the policy
 
 
-def test_policy_is_float32_arrays_and_survives_the_way_to_the_simulators(case):
+def test_policy_is_float32_arrays_and_survives_the_way_to_the_simulators(case, tmp_path):
     policy = case.agent.policy(case.state)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(policy))
     length, restore = snapshot.unflatten(case.agent)
-    flat = np.array(snapshot.flatten(policy))
+    flat = np.asarray(snapshot.flatten(policy))
     assert flat.shape == (length,)
-    restored = restore(flat)
-    flat[:] = np.nan
+    table = np.memmap(tmp_path / "table", np.float32, "w+", shape=(length,))
+    table[:] = flat
+    restored = restore(table)
+    table[:] = np.nan  # the next snapshot must not reach a policy that is in use
     assert same(restored, policy)
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from commands import lsac
@@ -73,6 +74,14 @@ def examples(*command: str) -> list[list[str]]:
     found = re.search(r"^Examples?:\n((?:  .*\n)+)", result.out, re.MULTILINE)
     assert found, f"lsac {' '.join(command)} --help has no examples"
     return commands_of(found[1])
+
+
+@pytest.fixture(autouse=True)
+def _quick_compilation():
+    """The documentation uses sizes that no other test has, so the compiler is told not to try hard."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 done: set[tuple[str, ...]] = set()

@@ -309,7 +309,7 @@ def test_a_model_of_an_object_is_loaded_with_one(doubles, tmp_path):
 
 def test_a_model_of_another_environment_does_not_fit(saved):
     with pytest.raises(CheckpointError, match=r"pendulum\.safetensors: array .* is float32\[.*\], but .* is expected$"):
-        SAC.load(saved, env=Doubles())
+        SAC.load(saved, env="HalfCheetah-v5")
 
 
 def test_a_model_of_another_algorithm_is_refused(saved):

@@ -1,6 +1,7 @@
 """Statistics over seeds against numbers worked by hand, and what a report writes, on runs made up for it."""
 
 import csv
+import io
 import json
 import math
 
@@ -14,10 +15,11 @@ from lsac.agents import sac
 from lsac.analysis.load import load_run
 from lsac.analysis.report import COLUMNS, curve_of_run, write_report, write_table
 from lsac.analysis.stats import interval
-from lsac.display import duration
+from lsac.display import Display, duration
 from lsac.errors import InputError
 from lsac.experiment import Experiment
 from lsac.folder import RunFolder
+from lsac.loops import Progress
 
 # the interval
 
@@ -209,6 +211,21 @@ def test_a_run_without_returns_cannot_be_reported(tmp_path):
     path = make_run(tmp_path / "run", table(1), metric="train/other")
     result = lsac("report", path, "--out", tmp_path / "report")
     assert (result.code, result.sentence) == (2, f"lsac: {path}: holds no returns yet")
+
+
+# what a person sees
+
+
+def test_progress_is_one_line_of_plain_text():
+    """A return of exactly 0 is a return."""
+    stream = io.StringIO()
+    with Display(stream, every=0) as display:
+        for step, value in ((100, -5.0), (200, 0.0)):
+            lines = [{"step": step, "seed": seed, "rollout/ep_rew_mean": value} for seed in (0, 1)]
+            display.watch(Progress(step, 200, 1234.5, lines))
+    first, second = stream.getvalue().splitlines()
+    assert first == "step 100/200 (50%) · 1,234 steps/s · return -5.0"
+    assert second == "step 200/200 (100%) · 1,234 steps/s · return 0.0"
 
 
 @pytest.mark.parametrize(

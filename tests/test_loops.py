@@ -1,0 +1,76 @@
+"""Which policy acts when, and how often the loop learns: seen through an agent whose policy counts its updates."""
+
+import types
+from dataclasses import dataclass
+
+import gymnasium as gym
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lsac.agents import AGENTS
+from lsac.envs.crew import Source
+from lsac.envs.gymnasium import describe
+from lsac.experiment import Experiment
+from lsac.loops import Stop
+from lsac.training import Training
+from lsac.types import Agent
+
+CHUNK, CHUNKS, UPDATES = 8, 7, 4
+
+
+@dataclass(frozen=True)
+class Config:
+    scale: float = 0.001
+    """action per update"""
+
+
+def make(config, spec):
+    return Agent(
+        init=lambda key: jnp.zeros(1),
+        policy=lambda state: state,
+        act=lambda policy, obs, key, explore: policy * config.scale,
+        update=lambda state, replay, key: (state + 1.0, {"updates": state[0]}),
+    )
+
+
+def updates_behind_each_chunk(monkeypatch, learning_starts):
+    """The number of updates that the policy of every chunk had seen, and the learner after the run."""
+    monkeypatch.setitem(AGENTS, "counting", types.SimpleNamespace(Config=Config, make=make))
+    experiment = Experiment(
+        Config(),
+        "lsac/TimeLimited-v0",
+        steps=CHUNK * CHUNKS,
+        seeds=2,
+        num_envs=2,
+        chunk=CHUNK,
+        utd=UPDATES / CHUNK,
+        learning_starts=learning_starts,
+        eval_every=0,
+    )
+    source = Source(None, lambda: gym.make(experiment.env))
+    training = Training("counting", experiment, source, describe(source.make()), folder=None)
+    try:
+        assert training.loop.run(Stop())
+    finally:
+        training.close()
+    learner = training.loop.learner
+    actions = learner.replay.layout.unpack(np.asarray(learner.replay.rows)).action
+    return np.round(actions.reshape(2, CHUNKS, CHUNK) / Config.scale, 3), learner
+
+
+def test_a_chunk_is_collected_with_the_policy_of_the_chunk_before_the_last(monkeypatch):
+    counts, learner = updates_behind_each_chunk(monkeypatch, learning_starts=0)
+    expected = np.array([0, 0, 1, 2, 3, 4, 5]) * UPDATES
+    np.testing.assert_array_equal(counts, np.broadcast_to(expected[:, None], counts.shape))
+    np.testing.assert_array_equal(learner.state, [[CHUNKS * UPDATES]] * 2)
+
+
+@pytest.mark.parametrize("learning_starts", [2 * CHUNK, 2 * CHUNK - 1])
+def test_actions_are_random_and_nothing_is_learned_before_learning_starts(monkeypatch, learning_starts):
+    counts, learner = updates_behind_each_chunk(monkeypatch, learning_starts)
+    assert np.unique(counts[:, :2]).size == 2 * 2 * CHUNK
+    expected = np.array([0, 0, 1, 2, 3]) * UPDATES
+    np.testing.assert_array_equal(counts[:, 2:], np.broadcast_to(expected[:, None], (2, 5, CHUNK)))
+    np.testing.assert_array_equal(learner.state, [[(CHUNKS - 2) * UPDATES]] * 2)
+    assert learner.updates == (CHUNKS - 2) * UPDATES
