@@ -52,8 +52,11 @@ class Learner:
         if agent.refresh is not None:
             self._refresh = jax.jit(jax.vmap(agent.refresh, in_axes=(0, axes, 0)), donate_argnums=0)
             self._refresh_keys = jnp.stack([streams.root(seed, streams.REFRESH) for seed in seeds])
-        self._critics = jax.jit(lambda state: jax.tree.map(jnp.copy, jax.vmap(agent.critics)(state)))
-        self._value = jax.jit(jax.vmap(jax.vmap(agent.value, in_axes=(None, 0, 0))))
+        self._critics: Any = None
+        if agent.critics is not None and agent.value is not None:
+            part = jax.vmap(agent.critics)
+            self._critics = jax.jit(lambda state: jax.tree.map(jnp.copy, part(state)))
+            self._value = jax.jit(jax.vmap(jax.vmap(agent.value, in_axes=(None, 0, 0))))
         self._obs_dim = spec.obs_dim
         self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
         self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
@@ -92,10 +95,12 @@ class Learner:
 
     def critics(self) -> Any:
         """A copy of the critics as they are now, to be judged when the episodes they are judged by are over."""
-        return self._critics(self.state)
+        return self._critics(self.state) if self._critics else None
 
     def judge(self, critics: Any, visits: list[np.ndarray]) -> list[dict[str, float]]:
         """Every seed's values at its visits beside the returns that followed: means, and the bias between them."""
+        if critics is None:
+            return [{} for _ in visits]
         kept = [v[np.linspace(0, len(v) - 1, JUDGED).astype(int)] if len(v) else None for v in visits]
         filler = np.zeros((JUDGED, next((v.shape[1] for v in visits), 1)), np.float32)
         table = np.stack([filler if v is None else v for v in kept])

@@ -60,7 +60,7 @@ def nbytes(spec: EnvSpec, capacity: int, seeds: int) -> int:
 
 
 def add(replay: Replay, rows: Array) -> Replay:
-    """Writes [T, width] rows at the head. T must divide the capacity, so that a write never wraps."""
+    """Writes [T, width] rows at the head. T divides the capacity and is always the same: a write never wraps."""
     capacity, count = replay.rows.shape[0], rows.shape[0]
     if capacity % count:
         raise ValueError(f"a chunk of {count} rows does not divide a capacity of {capacity}")

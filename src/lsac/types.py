@@ -45,9 +45,9 @@ class Agent(NamedTuple):
     """policy, obs, key, explore → action in [−1, 1]"""
     update: Callable[[Any, Any, Key], tuple[Any, Metrics]]
     """state, replay (read only), key → state, metrics"""
-    critics: Callable[[Any], Any]
+    critics: Callable[[Any], Any] | None = None
     """state → the part of it that values are read from"""
-    value: Callable[[Any, Array, Array], Metrics]
+    value: Callable[[Any, Array, Array], Metrics] | None = None
     """critics, obs, action → `q`, and whatever else the critics can say of this one pair"""
     refresh: Callable[[Any, Any, Key], tuple[Any, Metrics]] | None = None
     """like `update`, but rare and long: LSAC fits its generator here"""

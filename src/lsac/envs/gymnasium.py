@@ -60,7 +60,7 @@ class Simulator:
         self.obs_space = env.observation_space
         self._dict = isinstance(env.observation_space, spaces.Dict)
         assert isinstance(env.action_space, spaces.Box)
-        self._low = env.action_space.low
+        self._low, self._high = env.action_space.low, env.action_space.high
         self._half_range = (env.action_space.high - env.action_space.low) / 2
         self._action_shape = env.action_space.shape
 
@@ -81,8 +81,8 @@ class Simulator:
 
     def scaled(self, action: np.ndarray) -> np.ndarray:
         """[−1, 1] → the environment's own box."""
-        scaled = self._low + (np.clip(action, -1.0, 1.0).reshape(self._action_shape) + 1.0) * self._half_range
-        return scaled.astype(self._low.dtype)
+        scaled = self._low + (action.reshape(self._action_shape) + 1.0) * self._half_range
+        return np.clip(scaled, self._low, self._high).astype(self._low.dtype)
 
     def flat(self, obs: Any) -> np.ndarray:
         try:
