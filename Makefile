@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/lsac train sac --env Pendulum-v1 --preset quickstart --out runs/demo
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 # Minutes per algorithm: every agent must really learn.
 learning: $(STAMP)

@@ -9,7 +9,7 @@ import traceback
 
 import pytest
 
-from lsac.agents import AGENTS, sac
+from lsac.agents import AGENTS, lsac, sac
 from lsac.errors import InputError
 from lsac.experiment import Experiment, check, find_algorithm, from_json, to_json, versions
 from lsac.folder import RunFolder
@@ -80,6 +80,13 @@ def test_what_cannot_work_is_refused_in_one_sentence(options, sentence):
     with pytest.raises(InputError) as refused:
         check(experiment(**options))
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("name", ["chains", "critics_per_chain", "synthetic_capacity"])
+def test_what_lsac_counts_is_at_least_one(name):
+    check(Experiment(lsac.Config(**{name: 1}), "Pendulum-v1"))
+    with pytest.raises(InputError, match=rf"^--{name.replace('_', '-')} 0: must be at least 1$"):
+        check(Experiment(lsac.Config(**{name: 0}), "Pendulum-v1"))
 
 
 @pytest.mark.parametrize("options", AT_THE_EDGE, ids=str)

@@ -119,7 +119,7 @@ class Ends(faulty_envs.Counter):
 
 
 def test_an_evaluation_returns_the_sum_of_rewards():
-    returns, lengths = lane(Ends(reward=5.0)).evaluate(policy(), 40, deterministic=True)
+    returns, lengths, *_ = lane(Ends(reward=5.0)).evaluate(policy(), 40, deterministic=True)
     assert (returns.tolist(), lengths.tolist()) == ([7.0], [3])
 
 

@@ -15,7 +15,7 @@ from lsac import snapshot, streams
 from lsac.agents import AGENTS
 from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
 from lsac.envs.gymnasium import Simulator, describe
-from lsac.envs.lanes import Episode, Lane, LanePlan, make_actors
+from lsac.envs.lanes import Episode, Lane, LanePlan, _visits, make_actors
 from lsac.errors import EnvironmentFault
 from lsac.replay import Layout
 from lsac.training import source_of
@@ -210,10 +210,23 @@ def test_noise_depends_on_the_step_and_not_on_how_steps_are_cut_into_chunks():
 
 def test_evaluation_gives_one_episode_per_environment_without_noise():
     envs = [Counter(0, length=2), Counter(1, length=4, ends=(False, True))]
-    returns, lengths = lane_of(envs).evaluate(POLICY, step=0, deterministic=True)
+    returns, lengths, _ = lane_of(envs).evaluate(POLICY, step=0, deterministic=True)
     np.testing.assert_array_equal(returns, [3.0, 10.0])
     np.testing.assert_array_equal(lengths, [2, 4])
     assert {float(action[0]) for env in envs for action in env.actions} == {0.25}
+
+
+def test_visits_pair_a_state_and_action_with_the_discounted_return_that_followed():
+    reward, gamma = 2.0, 0.5
+    trace = [(np.full(1, t, np.float32), np.full(1, -t, np.float32), reward) for t in range(50)]
+    ended = _visits(trace, gamma, terminated=True)
+    assert [visit[0] for visit in ended] == [40, 20, 0]
+    for obs, action, following in ended:
+        assert action == -obs
+        assert following == pytest.approx(sum(reward * gamma**k for k in range(50 - int(obs))), rel=1e-6)
+    cut = _visits(trace, gamma, terminated=False)  # 0.5⁷ < 0.01: the last six steps have too much ahead of them
+    assert [visit[0] for visit in cut] == [40, 20, 0]
+    assert [visit[0] for visit in _visits(trace[:45], gamma, terminated=False)] == [20, 0]
 
 
 @pytest.mark.parametrize("field", ["observation", "reward"])
@@ -309,7 +322,7 @@ def test_evaluations_come_back_as_seeds_times_episodes():
     source = Source(None, lambda: Counter(length=next(lengths) - 1))
     crew = crew_of(source, evaluation_lanes([7, 9], 3))
     crew.order(do="evaluate", step=0, deterministic=True)
-    returns, steps = crew.evaluated()
+    returns, steps, _ = crew.evaluated()
     crew.close()
     np.testing.assert_array_equal(steps, [[1, 2, 3], [4, 5, 6]])
     np.testing.assert_array_equal(returns, [[1, 3, 6], [10, 15, 21]])
