@@ -33,7 +33,7 @@ SENTENCES = {
     "NanObservation": f"{PLACE}: the observation contains nan",
     "InfiniteReward": f"{PLACE}: the reward contains inf",
     "TextReward": f"{PLACE}: reward is 'much', not a number",
-    "WrongShape": f"{PLACE}: observation has 4 numbers, the space promises 3",
+    "WrongShape": f"{PLACE}: observation has shape (4,), the space promises (3,)",
     "TextObservation": f"{PLACE}: observation cannot be read as numbers (could not convert string to float: ",
     "NumberAsFlag": f"{PLACE}: the terminated and truncated flags are 0.5 and False, not booleans",
     "Raises": f"{PLACE}: step([…]) raised ZeroDivisionError: the pole fell through the floor",
@@ -247,7 +247,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(empty_run):
     before = (empty_run / "config.json").read_bytes()
     result = lsac(*TRAIN, "--steps", 64, "--out", empty_run)
     assert result.code == 2
-    assert f"--out {empty_run}: already holds a run; continue it with 'lsac resume {empty_run}'" in result.sentence
+    assert f"--out {empty_run}: holds a run that was never saved; remove it" in result.sentence
     assert (empty_run / "config.json").read_bytes() == before
     assert [path.name for path in empty_run.iterdir()] == ["config.json"]
 

@@ -148,6 +148,8 @@ class Checkpoints:
         if not paths:
             raise CheckpointError(f"{self.root}: holds no checkpoint")
         state, record = read(paths[-1])
+        if "replay" not in record:
+            raise CheckpointError(f"{paths[-1]}: is not a checkpoint of a run")
         parts = [self._rows(segment) for segment in record["replay"]]
         rows = np.concatenate(parts, axis=1) if parts else np.zeros((0, 0, 0), np.float32)
         return Checkpoint(paths[-1], record, state, rows)

@@ -164,7 +164,7 @@ Examples:
 def resume(args: list[str]) -> int:
     from lsac.experiment import check
     from lsac.folder import RunFolder
-    from lsac.training import describe, source_of
+    from lsac.training import describe, replay_memory, source_of
 
     given = _parse(Resume, args, "lsac resume", RESUME_HELP)
     folder, algorithm, experiment = RunFolder.open(given.run)
@@ -179,6 +179,7 @@ def resume(args: list[str]) -> int:
     check(experiment)
     source = source_of(experiment.env)
     spec = describe(source)
+    replay_memory(experiment, spec)
     folder.write_config(algorithm, experiment)
     return _run(algorithm, experiment, source, spec, folder, resume=True)
 

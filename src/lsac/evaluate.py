@@ -42,6 +42,8 @@ def evaluate_run(path: Path, episodes: int, which: str, deterministic: bool) -> 
     agent = make_agent(algorithm, experiment, describe(source))
     crew = make_crew(source, algorithm, experiment, agent, episodes=episodes, seeds=experiment.seed_list)
     try:
+        if crew.policies.shape != policies.shape:
+            raise CheckpointError(f"{path}: its policies are {list(policies.shape)}, not {list(crew.policies.shape)}")
         crew.policies[:] = policies
         crew.order(do="evaluate", step=max(steps), deterministic=deterministic)
         returns, lengths, _ = crew.evaluated()

@@ -30,7 +30,7 @@ class Experiment(Generic[C]):
     env: str
     """Gymnasium id of the environment"""
     steps: int = 1_000_000
-    """environment steps of every seed"""
+    """environment steps of every seed, rounded up to whole chunks"""
     seeds: int = 1
     """seeds trained side by side in one compiled program: SEED, SEED+1, …"""
     seed: int = 0

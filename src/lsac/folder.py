@@ -21,6 +21,8 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, algorithm: str, experiment: Experiment) -> "RunFolder":
         folder = cls(path)
+        if folder.config.exists() and not folder.checkpoints.paths():
+            raise InputError(f"--out {path}: holds a run that was never saved; remove it or choose another folder")
         if folder.config.exists():
             raise InputError(
                 f"--out {path}: already holds a run; continue it with 'lsac resume {path}' or choose another"

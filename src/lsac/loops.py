@@ -76,7 +76,6 @@ class OffPolicy:
         self._best_steps = [0] * experiment.seeds
         self._pending: np.ndarray | None = None  # collected, not yet learned from
         self._unsaved: list[np.ndarray] = []  # collected since the last checkpoint
-        self._saved_rows = 0
         self._window: list[dict[str, jax.Array]] = []
         self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
@@ -146,7 +145,9 @@ class OffPolicy:
 
     def _receive(self) -> None:
         self._pending, episodes = self._crew.collected()
-        self._unsaved.append(self._pending)
+        if self._folder:
+            self._unsaved.append(self._pending)
+            del self._unsaved[: -(self.experiment.capacity // self.experiment.chunk + 1)]  # older ones are overwritten
         for kept, new in zip(self._episodes, episodes, strict=True):
             kept.extend(new)
 
@@ -247,11 +248,12 @@ class OffPolicy:
         self._seconds = time.monotonic() - self._started
         rows = np.concatenate(self._unsaved, axis=1) if self._unsaved else np.zeros((self.experiment.seeds, 0, 0))
         window = {k: [m[k].tolist() for m in jax.device_get(self._window)] for k in (self._window or [{}])[0]}
+        pending = 0 if self._pending is None else self._pending.shape[1]
         record = {
             "algorithm": self.algorithm,
             "env": self.experiment.env,
             "updates": self.learner.updates,
-            "pending": 0 if self._pending is None else self._pending.shape[1],
+            "pending": pending,
             "seconds": self._seconds,
             "evaluated_at": self._evaluated_at,
             "metrics_bytes": self._log.offset(),
@@ -266,10 +268,9 @@ class OffPolicy:
             named(Saved(self.learner.state, self._best_policies)),
             record,
             rows.astype(np.float32),
-            self._saved_rows,
+            self.step + pending - rows.shape[1],
             keep,
         )
-        self._saved_rows += rows.shape[1]
         self._unsaved = []
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -286,7 +287,6 @@ class OffPolicy:
         learned = rows[:, : rows.shape[1] - pending]
         self.learner.restore(state, learned, self.step, record["updates"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
-        self._saved_rows = self.step + pending
         self._seconds, self._evaluated_at = record["seconds"], record["evaluated_at"]
         window = record["window"]
         self._window = [
@@ -298,6 +298,6 @@ class OffPolicy:
             deque((Episode(*x) for x in episodes), maxlen=EPISODE_WINDOW) for episodes in record["episodes"]
         ]
         if self._folder:
-            self._log = MetricsLog(self._folder.path, e.seed_list, record["metrics_bytes"])
+            self._log = MetricsLog(self._folder.path, e.seed_list, record["metrics_bytes"], self.step)
         if pending:
             self._crew.reset(self.step + pending)

@@ -8,20 +8,26 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from lsac.errors import CheckpointError
+
 Line = dict[str, Any]
 
 
 class MetricsLog:
     """One JSON object per line, with `step`, `seed`, `seconds` first; one TensorBoard run per seed."""
 
-    def __init__(self, folder: Path, seeds: list[int], resume_at: int | None = None):
+    def __init__(self, folder: Path, seeds: list[int], resume_at: int | None = None, step: int | None = None):
         self._path = folder / "metrics.jsonl"
         if resume_at is not None:
             # what was written after the checkpoint will be written again
+            if not self._path.is_file() or self._path.stat().st_size < resume_at:
+                raise CheckpointError(f"{self._path}: is shorter than when the checkpoint was written, or gone")
             with self._path.open("r+b") as file:
                 file.truncate(resume_at)
         self._file = self._path.open("ab")
-        self._boards = {seed: SummaryWriter(str(folder / "tensorboard" / f"seed-{seed}")) for seed in seeds}
+        self._boards = {
+            seed: SummaryWriter(str(folder / "tensorboard" / f"seed-{seed}"), purge_step=step) for seed in seeds
+        }
 
     def write(self, lines: list[Line]) -> None:
         for line in lines:

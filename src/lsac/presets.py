@@ -32,7 +32,7 @@ def _lsac_default(env: str) -> Experiment:
 
 
 def _lsac_paper(env: str) -> Experiment:
-    """The paper's text to the letter: the generator trained anew for 1e5 steps, 128 Heun steps, 1e4 random steps."""
+    """The paper's budget: a generator trained anew for 1e5 steps, 128 Heun steps, 1e4 random steps."""
     return Experiment(lsac.Config(generator=synthesis.PAPER), env, learning_starts=10_000)
 
 

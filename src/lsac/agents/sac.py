@@ -3,7 +3,7 @@
 A stochastic actor maximises Q plus α times its entropy; two critics learn the soft value by bootstrapping from
 the smaller of their two slow copies; α is tuned so that the entropy stays near −dim(A).
 
-Deviations: none known. Weights start uniform in ±1/√fan-in.
+Deviations, with reasons: docs/agents/sac.md.
 """
 
 from dataclasses import dataclass

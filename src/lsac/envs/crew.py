@@ -148,9 +148,9 @@ class _Watch:
         return f"{self.place()} did not answer within --env-timeout {self._timeout:g} s"
 
     def place(self) -> str:
-        """The environment being stepped, in the lane that has got least far."""
-        i = int(np.argmin(self._progress[:, 0]))
-        lane, env = self._lanes[i], int(self._progress[i, 1])
+        """The environment at work; lanes of a worker take turns, so there is one at most."""
+        i = int(np.argmax(self._progress[:, 1]))
+        lane, env = self._lanes[i], max(int(self._progress[i, 1]) - 1, 0)
         return f"environment {lane.envs[env]} of seed {lane.seed}, after {int(self._progress[i, 0])} steps"
 
 

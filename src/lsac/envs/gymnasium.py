@@ -71,6 +71,8 @@ class Simulator:
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         obs, reward, terminated, truncated, _ = self.env.step(self.scaled(action))
         try:
+            if isinstance(reward, np.ndarray) and reward.ndim:
+                raise TypeError
             reward = float(reward)
         except (TypeError, ValueError):
             raise EnvironmentFault(f"reward is {_short(reward)}, not a number") from None
@@ -87,6 +89,10 @@ class Simulator:
     def flat(self, obs: Any) -> np.ndarray:
         try:
             flat = spaces.flatten(self.obs_space, obs) if self._dict else obs
+            if not self._dict and np.shape(obs) != self.obs_space.shape:
+                raise EnvironmentFault(
+                    f"observation has shape {np.shape(obs)}, the space promises {self.obs_space.shape}"
+                )
             flat = np.array(flat, dtype=np.float32).reshape(-1)
         except (TypeError, ValueError, KeyError) as error:
             raise EnvironmentFault(f"observation cannot be read as numbers ({_first_line(error)})") from None

@@ -68,7 +68,7 @@ class Lane:
         self.plan, self.simulators = plan, simulators
         self.layout = Layout(*simulators[0].spec)
         self._actors, self._gamma = actors, gamma
-        self._progress = progress  # [steps done, environment being stepped]: what the watchdog looks at
+        self._progress = progress  # [steps done, 1 + environment at work or 0]: what the watchdog looks at
         self._envs = np.asarray(plan.envs, np.int32)
         self._act_key = streams.root(plan.seed, streams.ACT)
         self._evaluate_key = streams.root(plan.seed, streams.EVALUATE)
@@ -133,7 +133,7 @@ class Lane:
                 traces[i].append((before, action[i], reward))
                 self._returns[i] += reward
                 self._lengths[i] += 1
-                if terminated or truncated:
+                if terminated or truncated or moment + 1 >= EVALUATION_LIMIT:
                     running[i] = False
                     visits += _visits(traces[i], self._gamma, terminated)
             moment += 1
@@ -148,20 +148,23 @@ class Lane:
             simulator.close()
 
     def _step(self, i: int, step: int, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        self._progress[1] = i
+        self._progress[1] = i + 1
         try:
             result = self.simulators[i].step(action)
         except Exception as error:
             raise self._fault(i, step, f"step({np.array2string(action, precision=3)})", error) from error
         self._progress[0] += 1
+        self._progress[1] = 0
         return result
 
     def _reset(self, i: int, step: int, seed: int | None) -> np.ndarray:
-        self._progress[1] = i
+        self._progress[1] = i + 1
         try:
-            return self.simulators[i].reset(seed)
+            obs = self.simulators[i].reset(seed)
         except Exception as error:
             raise self._fault(i, step, f"reset(seed={seed})", error) from error
+        self._progress[1] = 0
+        return obs
 
     def _fault(self, i: int, step: int, call: str, error: Exception) -> EnvironmentFault:
         if isinstance(error, EnvironmentFault):
@@ -183,6 +186,9 @@ class Lane:
     def _name(self, i: int, step: int) -> str:
         return f"environment {self.plan.envs[i]} of seed {self.plan.seed}, step {step}"
 
+
+EVALUATION_LIMIT = 100_000
+"""Steps after which an evaluation episode that neither ends nor is cut counts as over."""
 
 VISIT_STRIDE = 20
 """Every so many steps of an evaluation a visit is kept: neighbours say the same."""

@@ -18,7 +18,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from lsac import snapshot
+from lsac import snapshot, streams
 from lsac.agents import AGENTS
 from lsac.envs.gymnasium import Simulator, build
 from lsac.envs.lanes import Lane, LanePlan, make_actors
@@ -48,6 +48,15 @@ class Station:
             Lane(plan, group, actors, brief["gamma"], progress[i])
             for i, (plan, group) in enumerate(zip(plans, simulators, strict=True))
         ]
+
+        # Compiled now, so that no compilation counts as a simulator's time.
+        blank = self._restore(np.zeros_like(policies[0]))
+        for size in {len(plan.envs) for plan in plans}:
+            obs, key = np.zeros((size, spec.obs_dim), np.float32), streams.root(0, streams.ACT)
+            moment, envs = np.int32(0), np.zeros(size, np.int32)
+            actors.uniform(key, moment, envs)
+            for choose in (actors.explore, actors.exploit):
+                choose(blank, obs, key, moment, envs)
 
     def obey(self, order: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Carries out one order on every lane: what to say, and the arrays that go with it, one per lane."""
