@@ -102,6 +102,11 @@ class BadReset(Counter):
         return super().reset(seed=seed)
 
 
+class HangsAtOnce(Counter):
+    def step(self, action):
+        time.sleep(3600)
+
+
 FAULTS = (
     *(NanObservation, InfiniteReward, TextReward, WrongShape, TextObservation, NumberAsFlag),
     *(Raises, BadReset, Hangs, Killed),

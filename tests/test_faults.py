@@ -229,9 +229,15 @@ def test_a_replay_that_cannot_fit_is_refused_with_its_size(tmp_path):
     result = lsac("train", "sac", "--env", "Pendulum-v1", *huge)
     assert result.code == 2
     size = 10**12 * 9 * 4 / 2**30  # obs 3, action 1, reward, discount, next obs 3: nine numbers of four bytes
-    assert f"replay of 1 × 1,000,000,000,000 transitions needs {size:.1f} GiB, but only " in result.sentence
+    assert f"replay of 1 × 1,000,000,000,000 transitions ({size:.1f} GiB) and agents (" in result.sentence
+    assert f") need {size:.1f} GiB, but only " in result.sentence
     assert result.sentence.endswith("lower --replay-capacity or --seeds")
     assert not (tmp_path / "run").exists()
+    huge = ("--synthetic-capacity", 10**12, "--out", tmp_path / "run")
+    result = lsac("train", "lsac", "--env", "Pendulum-v1", *huge)
+    assert result.code == 2
+    assert "and agents (33527.8 GiB) need 33527.8 GiB" in result.sentence  # the same nine numbers, and networks
+    assert result.sentence.endswith("lower --synthetic-capacity or --seeds")
     assert issubclass(MemoryRefused, InputError)
     assert issubclass(MemoryRefused, MemoryError)
 

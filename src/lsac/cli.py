@@ -51,7 +51,7 @@ def train(args: list[str]) -> int:
     from lsac.experiment import check, find_algorithm
     from lsac.folder import RunFolder, default_path
     from lsac.presets import PRESETS, preset
-    from lsac.training import describe, replay_memory, source_of
+    from lsac.training import describe, require_memory, source_of
 
     if not args or args[0].startswith("-"):
         print(
@@ -87,7 +87,7 @@ def train(args: list[str]) -> int:
     check(experiment)
     source = source_of(experiment.env)
     spec = describe(source)
-    replay_memory(experiment, spec)  # refused before a folder is made
+    require_memory(algorithm, experiment, spec)  # refused before a folder is made
     path = given.out or default_path(algorithm, experiment.env, experiment.seed)
     folder = RunFolder.create(path, algorithm, experiment)
     return _run(algorithm, experiment, source, spec, folder, resume=False)
@@ -164,7 +164,7 @@ Examples:
 def resume(args: list[str]) -> int:
     from lsac.experiment import check
     from lsac.folder import RunFolder
-    from lsac.training import describe, replay_memory, source_of
+    from lsac.training import describe, require_memory, source_of
 
     given = _parse(Resume, args, "lsac resume", RESUME_HELP)
     folder, algorithm, experiment = RunFolder.open(given.run)
@@ -179,7 +179,7 @@ def resume(args: list[str]) -> int:
     check(experiment)
     source = source_of(experiment.env)
     spec = describe(source)
-    replay_memory(experiment, spec)
+    require_memory(algorithm, experiment, spec)
     folder.write_config(algorithm, experiment)
     return _run(algorithm, experiment, source, spec, folder, resume=True)
 

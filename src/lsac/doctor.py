@@ -3,13 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 
 import jax
-import numpy as np
 
 from lsac import memory
 from lsac.envs import gymnasium as adapter
+from lsac.envs import rates
 from lsac.experiment import versions
 
 KNOWN_BAD = {"mujoco": ("4", "dm_control 1.0.50 cannot load its tasks with MuJoCo 4: install 'mujoco>=3.17,<4'")}
@@ -25,42 +24,13 @@ def diagnose(env_id: str, seconds: float) -> int:
         print(f"device: {device} ({device.device_kind}), {memory.size(free) if free else 'unknown memory'} free")
     text = rendering()
     print(f"rendering: {text}")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    adapter.Simulator(adapter.build(adapter.find(env_id))).close()  # says what is wrong with it, if anything is
-    serial = rates(env_id, 1, seconds)[0]
-    print(f"simulation of {env_id}: {serial:,.0f} steps/s in one process")
-    if cores > 1:
-        together = sum(rates(env_id, cores, seconds))
-        verdict = (
-            "worth it: runs use one worker per core" if together > 1.1 * serial else "not worth it: use --workers 1"
-        )
-        print(f"simulation of {env_id}: {together:,.0f} steps/s in {cores} processes; parallel is {verdict}")
+    spec = adapter.find(env_id)
+    adapter.Simulator(adapter.build(spec)).close()  # says what is wrong with it, if anything is
+    measured = rates.measure(spec, seconds)
+    print(f"simulation of {env_id}: {measured.sentence() if measured else 'its simulator fails under random actions'}")
     for problem in problems:
         print(f"problem: {problem}")
     return 1 if problems else 0
-
-
-def rates(env_id: str, processes: int, seconds: float) -> list[float]:
-    """Steps per second of simulators that run at the same time, each in a process of its own."""
-    code = f"from lsac.doctor import rate; print(rate({env_id!r}, {seconds!r}))"
-    children = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for _ in range(processes)
-    ]
-    return [float(child.communicate()[0].split()[-1]) for child in children]
-
-
-def rate(env_id: str, seconds: float) -> float:
-    simulator = adapter.Simulator(adapter.build(adapter.find(env_id)))
-    rng = np.random.default_rng(0)
-    simulator.reset(0)
-    started, steps = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        _, _, terminated, truncated = simulator.step(rng.uniform(-1, 1, simulator.spec.action_dim))
-        steps += 1
-        if terminated or truncated:
-            simulator.reset()
-    return steps / (time.perf_counter() - started)
 
 
 def rendering() -> str:

@@ -10,7 +10,7 @@ from lsac.checkpoint import unnamed
 from lsac.errors import CheckpointError
 from lsac.folder import RunFolder
 from lsac.loops import Saved
-from lsac.training import cache_compilations, describe, make_agent, make_crew, source_of
+from lsac.training import cache_compilations, choose_workers, describe, make_agent, make_crew, source_of
 
 
 def policies_of(folder: RunFolder, algorithm: str, experiment: object, which: str) -> tuple[np.ndarray, list[int]]:
@@ -40,7 +40,9 @@ def evaluate_run(path: Path, episodes: int, which: str, deterministic: bool) -> 
     policies, steps = policies_of(folder, algorithm, experiment, which)
     source = source_of(experiment.env)
     agent = make_agent(algorithm, experiment, describe(source))
-    crew = make_crew(source, algorithm, experiment, agent, episodes=episodes, seeds=experiment.seed_list)
+    workers = choose_workers(source, experiment, say=lambda text: None)
+    seeds = experiment.seed_list
+    crew = make_crew(source, algorithm, experiment, agent, episodes=episodes, seeds=seeds, workers=workers)
     try:
         if crew.policies.shape != policies.shape:
             raise CheckpointError(f"{path}: its policies are {list(policies.shape)}, not {list(crew.policies.shape)}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any, Generic, TypeVar
 
+import jax
 import tyro
 
 from lsac.agents import AGENTS
@@ -56,7 +57,7 @@ class Experiment(Generic[C]):
     checkpoint_every: int = 50_000
     """environment steps between checkpoints; 0 saves only at the end"""
     workers: int = 0
-    """processes that step the simulators; 0 is one per core, at most one per four simulators of a seed"""
+    """processes that step the simulators; 0 is as many as measure fastest, at most one per four simulators of a seed"""
     env_timeout: float = 60.0
     """seconds after which a simulator that does not answer is given up"""
 
@@ -139,6 +140,7 @@ def to_json(algorithm: str, experiment: Experiment) -> dict[str, Any]:
         "algorithm": algorithm,
         "experiment": dataclasses.asdict(experiment),
         "versions": versions(),
+        "device": jax.devices()[0].device_kind,
         "command": [] if not sys.argv[0].endswith(("lsac", "__main__.py")) else ["lsac", *sys.argv[1:]],
     }
 

@@ -16,22 +16,39 @@ def available(device: jax.Device) -> int | None:
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
+        machine = int(fields["MemAvailable"].split()[0]) * 1024
+        allowed = container_allows()
+        return machine if allowed is None else min(machine, allowed)
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return None
 
 
-def require(needed: int, what: str, device: jax.Device) -> str:
+CONTROL_GROUPS = (  # limit, use, and the cached files within the use, which give way
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
+
+
+def container_allows(group: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What a container's limit leaves, which the machine's own figure does not know of; None without a limit."""
+    for limit, used, table, cached in CONTROL_GROUPS:
+        try:
+            left = int((group / limit).read_text()) - int((group / used).read_text())
+            statistics = dict(line.split() for line in (group / table).read_text().splitlines())
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+        return max(0, left + int(statistics.get(cached, 0)))
+    return None
+
+
+def require(needed: int, what: str, device: jax.Device, advice: str) -> str:
     """A sentence on what will be taken; refuses what would leave less than a fifth of the memory free."""
     free = available(device)
     if free is not None and needed > 0.8 * free:
-        raise MemoryRefused(
-            f"{what} needs {size(needed)}, but only {size(free)} are free on {device}: "
-            "lower --replay-capacity or --seeds"
-        )
-    return f"{what} takes {size(needed)}" + (f" of {size(free)} free" if free is not None else "")
+        raise MemoryRefused(f"{what} need {size(needed)}, but only {size(free)} are free on {device}: {advice}")
+    return f"{what} take {size(needed)}" + (f" of {size(free)} free" if free is not None else "")
 
 
 def size(count: int) -> str:

@@ -26,7 +26,7 @@ from lsac.experiment import Experiment, check, from_json, to_json
 from lsac.folder import RunFolder
 from lsac.loops import Progress, Stop
 from lsac.presets import preset as find_preset
-from lsac.training import Training, evaluation_source_of, make_agent, replay_memory, source_of
+from lsac.training import Training, evaluation_source_of, make_agent, require_memory, source_of
 from lsac.types import Agent, Array, Key
 
 Callback = Callable[[Progress], bool | None]
@@ -66,7 +66,7 @@ class Model:
         """
         experiment = dataclasses.replace(self.experiment, steps=total_timesteps)
         check(experiment)
-        replay_memory(experiment, self._simulator.spec)  # refused before a folder is made
+        require_memory(self.algorithm, experiment, self._simulator.spec)  # refused before a folder is made
         folder = RunFolder.create(Path(out), self.algorithm, experiment) if out is not None else None
         stop = Stop()
         with ExitStack() as stack:

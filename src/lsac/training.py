@@ -1,10 +1,8 @@
 """Puts a run together: environments, agent, learner, folder."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import gymnasium as gym
 import jax
@@ -12,6 +10,7 @@ import jax
 from lsac import memory, snapshot
 from lsac import replay as rb
 from lsac.envs import gymnasium as adapter
+from lsac.envs import rates
 from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
 from lsac.errors import InputError
 from lsac.experiment import Experiment, find_algorithm
@@ -26,8 +25,7 @@ Say = Callable[[str], None]
 def cache_compilations() -> None:
     """Keeps compiled programs on disk, so that only the first run of a kind waits for the compiler."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        home = Path(os.environ.get("LSAC_CACHE", Path.home() / ".cache" / "lsac"))
-        jax.config.update("jax_compilation_cache_dir", str(home / "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(rates.cache_folder() / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
@@ -55,6 +53,18 @@ def make_agent(algorithm: str, experiment: Experiment, spec: EnvSpec) -> Agent:
     return find_algorithm(algorithm).make(experiment.agent, spec)
 
 
+def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
+    """How many processes simulate fastest, by measurement: no result depends on it. Measured once, then remembered."""
+    e = experiment
+    if e.workers:
+        return e.workers
+    if source.spec is None or rates.cores() == 1 or e.seeds * e.num_envs == 1:
+        return 1
+    found = rates.known(source.spec) or rates.measure(source.spec, 0.3)
+    say(f"simulation: {found.sentence() if found else 'could not be measured, one worker per core'}")
+    return found.workers if found else rates.cores()
+
+
 def make_crew(
     source: Source,
     algorithm: str,
@@ -63,11 +73,10 @@ def make_crew(
     *,
     episodes: int = 0,
     seeds: list[int],
+    workers: int,
 ) -> Crew:
     """Simulators for training, or for evaluations of that many episodes."""
     e = experiment
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = e.workers or (max(1, cores // 3) if episodes else cores)
     length, _ = snapshot.unflatten(agent)
     return Crew(
         source,
@@ -89,11 +98,16 @@ def describe(source: Source) -> EnvSpec:
         env.close()
 
 
-def replay_memory(experiment: Experiment, spec: EnvSpec) -> str:
-    """A sentence on the memory that the replay takes; refuses a replay that does not fit."""
+def require_memory(algorithm: str, experiment: Experiment, spec: EnvSpec) -> str:
+    """A sentence on the memory that replay and agent take for the whole run; refuses a run that does not fit."""
     e = experiment
-    what = f"replay of {e.seeds} × {e.capacity:,} transitions"
-    return memory.require(rb.nbytes(spec, e.capacity, e.seeds), what, jax.devices()[0])
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(make_agent(algorithm, e, spec).init, key)
+    agent = e.seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    replay = rb.nbytes(spec, e.capacity, e.seeds)
+    what = f"replay of {e.seeds} × {e.capacity:,} transitions ({memory.size(replay)}) and agents ({memory.size(agent)})"
+    option = "--replay-capacity" if replay >= agent else "--synthetic-capacity"
+    return memory.require(replay + agent, what, jax.devices()[0], f"lower {option} or --seeds")
 
 
 class Training:
@@ -113,14 +127,21 @@ class Training:
         e = experiment
         cache_compilations()
         agent = make_agent(algorithm, e, spec)
-        say(f"{replay_memory(e, spec)}, on {jax.devices()[0]}")
+        say(f"{require_memory(algorithm, e, spec)}, on {jax.devices()[0]}")
+        workers = choose_workers(source, e, say)
         with ExitStack() as stack:
-            self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list)
+            self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list, workers=workers)
             stack.callback(self.crew.close)
             self.evaluators = None
             if e.eval_every and evaluation_source is not None:
                 self.evaluators = make_crew(
-                    evaluation_source, algorithm, e, agent, episodes=e.eval_episodes, seeds=e.seed_list
+                    evaluation_source,
+                    algorithm,
+                    e,
+                    agent,
+                    episodes=e.eval_episodes,
+                    seeds=e.seed_list,
+                    workers=e.workers or max(1, workers // 3),  # they run beside training and may take longer
                 )
                 stack.callback(self.evaluators.close)
             learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk)

@@ -1,0 +1,147 @@
+"""How fast this machine simulates, alone and in parallel, and how many workers that is worth."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from lsac.envs import gymnasium as adapter
+
+START_UP = 60.0
+"""Seconds allowed for a process to import and build its simulator."""
+
+
+class Rates(NamedTuple):
+    cores: int
+    alone: float
+    """steps per second of one process"""
+    together: float
+    """steps per second of one process per core, in sum"""
+
+    @property
+    def workers(self) -> int:
+        """As many processes as really run at once: fewer than the cores where those are shared or capped."""
+        gain = self.together / self.alone
+        return min(self.cores, math.ceil(gain)) if gain > 1.1 else 1
+
+    def sentence(self) -> str:
+        together = f", {self.together:,.0f} in {self.cores}" if self.cores > 1 else ""
+        plural = "worker" if self.workers == 1 else "workers"
+        return f"{self.alone:,.0f} steps/s in one process{together}: {self.workers} {plural}"
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("LSAC_CACHE", Path.home() / ".cache" / "lsac"))
+
+
+def known(spec: EnvSpec) -> Rates | None:
+    """What was measured before for this environment with these versions on as many cores; None if nothing was."""
+    try:
+        _, alone, together = json.loads(_file().read_text())[_key(spec)]
+        return Rates(cores(), float(alone), float(together))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def measure(spec: EnvSpec, seconds: float) -> Rates | None:
+    """Runs simulators of their own for twice that long and remembers the result; None if one of them failed."""
+    count = cores()
+    alone = _sum_of_rates(spec, 1, seconds)
+    together = _sum_of_rates(spec, count, seconds) if alone and count > 1 else alone
+    if not alone or not together:
+        return None
+    rates = Rates(count, alone, together)
+    file = _file()
+    try:
+        table = json.loads(file.read_text())
+    except (OSError, ValueError):
+        table = {}
+    aside = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps({**(table if isinstance(table, dict) else {}), _key(spec): rates}))
+        aside.replace(file)
+    except OSError:  # a home that cannot be written to only costs the memory
+        pass
+    return rates
+
+
+def _file() -> Path:
+    return cache_folder() / "simulation.json"
+
+
+def _key(spec: EnvSpec) -> str:
+    return f"{spec.id}, {cores()} cores, gymnasium {metadata.version('gymnasium')}, mujoco {metadata.version('mujoco')}"
+
+
+def _sum_of_rates(spec: EnvSpec, processes: int, seconds: float) -> float | None:
+    """Steps per second of simulators that run at the same time, each in a process of its own."""
+    command = [sys.executable, "-m", "lsac.envs.rates", str(seconds)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    with ExitStack() as stack:
+        children = [
+            stack.enter_context(subprocess.Popen(command, env=environment, text=True, **pipes))
+            for _ in range(processes)
+        ]
+        timer = threading.Timer(START_UP + seconds, lambda: list(map(subprocess.Popen.kill, children)))
+        timer.start()
+        stack.callback(timer.cancel)
+        for child in children:
+            stack.callback(child.kill)
+        try:
+            for child in children:
+                _tell(child, spec.to_json())
+            if any(child.stdout is None or child.stdout.readline() != "ready\n" for child in children):
+                return None
+            for child in children:  # all are ready before any starts
+                _tell(child, "go")
+            return sum(float(child.communicate()[0]) for child in children)
+        except (ValueError, OSError):
+            return None
+
+
+def _tell(child: subprocess.Popen[str], text: str) -> None:
+    assert child.stdin is not None
+    child.stdin.write(text + "\n")
+    child.stdin.flush()
+
+
+def rate(simulator: adapter.Simulator, seconds: float) -> float:
+    """Steps per second under random actions."""
+    rng = np.random.default_rng(0)
+    simulator.reset(0)
+    started, steps = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        _, _, terminated, truncated = simulator.step(rng.uniform(-1, 1, simulator.spec.action_dim))
+        steps += 1
+        if terminated or truncated:
+            simulator.reset()
+    return steps / (time.perf_counter() - started)
+
+
+def main() -> None:
+    """A child of `_sum_of_rates`."""
+    simulator = adapter.Simulator(adapter.build(EnvSpec.from_json(sys.stdin.readline())))
+    rate(simulator, 0.02)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(rate(simulator, float(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
