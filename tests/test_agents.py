@@ -280,12 +280,15 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
     before = jax.tree.map(np.array, learner.state)
     after = []
     for _ in range(2):
-        metrics = learner.refresh(CAPACITY)
+        metrics, sample = learner.refresh(CAPACITY)
         after.append(jax.tree.map(np.array, learner.state))
         learner.set_state(before)
     for name, values in metrics.items():
         assert values.shape == (len(SEEDS),), name
         assert np.isfinite(values).all(), name
+    assert sample.real.shape == sample.generated.shape
+    kept = {row.tobytes() for row in np.asarray(learner.replay.rows[0])}
+    assert all(row.tobytes() in kept for row in sample.real[0])
     assert same(*after)
     assert not same(after[0], before)
     seeds = [jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), after[0]) for row in range(len(SEEDS))]

@@ -31,6 +31,7 @@ SMALL = {
     },
     "eval": {"--episodes": "1"},
     "doctor": {"--seconds": "0.1"},
+    "bench": {"--preset": "quickstart", "--seeds": "1", "--rounds": "1", "--updates": "1"},
 }
 LONG = 8_000
 """Steps of a training that does not say how many."""
@@ -41,7 +42,7 @@ def shorter(command: list[str]) -> list[str]:
 
     Steps shrink to 64 + √steps, which leaves a longer run longer; networks, buffers and the random phase of a training
     become small; LSAC, whose program takes long to compile, gets one seed; an evaluation is one episode, a measurement
-    a tenth of a second.
+    a tenth of a second or one update of a small agent.
     """
     name, args = command[0], list(command[1:])
     options = SMALL.get(name, {}) | SMALL.get(" ".join(command[:2]), {})

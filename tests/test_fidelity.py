@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lsac.analysis import fidelity
+from lsac.envs import gymnasium as adapter
 from lsac.errors import InputError
 from lsac.replay import Layout
 
@@ -34,12 +35,17 @@ def collect(env_id, count, seed=0):
     return layout, np.array(rows, np.float32)
 
 
+def simulator(env_id):
+    return adapter.build(adapter.find(env_id))
+
+
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Hopper-v5"])
 def test_the_simulator_confirms_real_transitions_and_refutes_shuffled_ones(env_id):
     layout, rows = collect(env_id, 300)
     scale = fidelity.unit(layout, rows)
-    real = fidelity.dynamics_error(env_id, rows)
-    fake = fidelity.dynamics_error(env_id, fidelity.shuffled(layout, rows), scale)
+    env = simulator(env_id)
+    real = fidelity.dynamics_error(env, rows)
+    fake = fidelity.dynamics_error(env, fidelity.shuffled(layout, rows), scale)
     assert max(real.values()) < 1e-4
     assert min(fake["next_obs_rmse"], fake["reward_rmse"]) > 1.0
 
@@ -47,19 +53,30 @@ def test_the_simulator_confirms_real_transitions_and_refutes_shuffled_ones(env_i
     where = layout.fields()["next_obs"]
     off = rows.copy()
     off[:, where] += 0.1 * scale.change * rng.choice([-1, 1], (len(rows), layout.obs_dim))
-    assert fidelity.dynamics_error(env_id, off, scale)["next_obs_rmse"] == pytest.approx(0.1, rel=1e-3)
+    assert fidelity.dynamics_error(env, off, scale)["next_obs_rmse"] == pytest.approx(0.1, rel=1e-3)
 
 
 def test_the_action_matters():
     layout, rows = collect("HalfCheetah-v4", 50)
     where = layout.fields()["action"]
     rows[:, where] = rows[:, where] * 0.5
-    assert fidelity.dynamics_error("HalfCheetah-v4", rows)["next_obs_rmse"] > 0.1
+    assert fidelity.dynamics_error(simulator("HalfCheetah-v4"), rows)["next_obs_rmse"] > 0.1
 
 
 def test_an_environment_without_a_recipe_is_refused():
     with pytest.raises(InputError, match='env is "Pendulum-v1"'):
-        fidelity.dynamics_error("Pendulum-v1", np.zeros((1, 9)))
+        fidelity.dynamics_error(simulator("Pendulum-v1"), np.zeros((1, 9)))
+    assert not fidelity.knows("Pendulum-v1")
+
+
+def test_an_inspection_tells_good_from_bad_and_seed_from_seed():
+    """Seed 0 is shown real transitions as if they were generated, seed 1 shuffled ones."""
+    layout, rows = collect("Humanoid-v4", 60)
+    made = np.stack([rows, fidelity.shuffled(layout, rows, seed=1)])
+    found = fidelity.inspect(simulator("Humanoid-v4"), np.stack([rows, rows]), made)
+    assert found["dynamics_error"][0] < 1e-3
+    assert found["dynamics_error"][1] == pytest.approx(found["dynamics_error_shuffled"][1], rel=0.3)
+    assert found["reward_error"][0] < 1e-3 < found["reward_error"][1]
 
 
 def test_marginals_and_correlations_on_known_gaussians():

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lsac import training as training_module
 from lsac.agents import AGENTS
 from lsac.envs.crew import Source
 from lsac.envs.gymnasium import describe
 from lsac.experiment import Experiment
 from lsac.loops import Stop
 from lsac.training import Training
-from lsac.types import Agent
+from lsac.types import Agent, Sample
 
 CHUNK, CHUNKS, UPDATES = 8, 7, 4
 
@@ -74,3 +75,35 @@ def test_actions_are_random_and_nothing_is_learned_before_learning_starts(monkey
     np.testing.assert_array_equal(counts[:, 2:], np.broadcast_to(expected[:, None], (2, 5, CHUNK)))
     np.testing.assert_array_equal(learner.state, [[(CHUNKS - 2) * UPDATES]] * 2)
     assert learner.updates == (CHUNKS - 2) * UPDATES
+
+
+def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh(monkeypatch):
+    """The agent shows its number of updates as what it generated; refreshes at 24 and 48, lines at every chunk."""
+
+    def make_generating(config, spec):
+        def refresh(state, replay, key):
+            rows = jnp.zeros((3, replay.layout.width)) + state[0]
+            return state, {"fitted": state[0]}, Sample(rows, rows)
+
+        return make(config, spec)._replace(refresh=refresh, refresh_every=24)
+
+    monkeypatch.setitem(AGENTS, "generating", types.SimpleNamespace(Config=Config, make=make_generating))
+    inspect = lambda sample: {"dynamics_error": sample.generated[:, 0, 0]}  # noqa: E731
+    monkeypatch.setattr(training_module, "inspector", lambda source: inspect)
+    experiment = Experiment(
+        *(Config(), "lsac/TimeLimited-v0"),
+        **{"steps": CHUNK * CHUNKS, "seeds": 2, "chunk": CHUNK, "log_every": CHUNK, "learning_starts": 0},
+        eval_every=0,
+    )
+    source, lines = Source(None, lambda: gym.make(experiment.env)), []
+    watch = lambda progress: lines.extend(progress.lines)  # noqa: E731
+    training = Training("generating", experiment, source, describe(source.make()), None, watch)
+    try:
+        training.loop.run(Stop())
+    finally:
+        training.close()
+    told = {
+        name: [(x["step"], x[f"train/{name}"]) for x in lines if f"train/{name}" in x and x["seed"] == 0]
+        for name in ("fitted", "dynamics_error")
+    }
+    assert told == {"fitted": [(24, 24.0), (48, 48.0)], "dynamics_error": [(32, 24.0), (56, 48.0)]}

@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy import stats
 
+from lsac import chains, synthesis
 from lsac import replay as rb
-from lsac import synthesis
 from lsac.agents import lsac
 from lsac.distributions import gaussian_return_loss
-from lsac.networks import GaussianActor, GaussianCritic, ensemble
+from lsac.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=3, action_dim=2)
@@ -88,10 +89,10 @@ def test_targets_use_the_critic_with_the_smaller_mean_and_their_own_entropy():
     chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, keys[0])
     actor = GaussianActor(*SPEC, (8,), "gelu", keys[1], (-20.0, 0.5))
     batch = LAYOUT.unpack(replay().rows[:6])
-    y_q, y_z = lsac.targets_of(chain, actor, jnp.float32(0.2), batch, keys[2])
+    y_q, y_z = chains.targets_of(chain, actor, jnp.float32(0.2), batch, keys[2])
     action_key, return_key = jax.random.split(keys[2])
-    action, log_prob = lsac.sample_actions(actor, batch.next_obs, action_key)
-    mean, std = (np.asarray(x) for x in lsac.returns(chain, batch.next_obs, action))
+    action, log_prob = sample_actions(actor, batch.next_obs, action_key)
+    mean, std = (np.asarray(x) for x in chains.returns(chain, batch.next_obs, action))
     z = np.clip(np.asarray(jax.random.normal(return_key, (6,))), -3, 3)
     for b in range(6):
         k = int(np.argmin(mean[:, b]))
@@ -108,18 +109,18 @@ def test_targets_use_the_critic_with_the_smaller_mean_and_their_own_entropy():
 def test_refined_action_is_one_fresh_adam_step_up_the_lower_q():
     chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, jax.random.key(0))
     batch = LAYOUT.unpack(replay().rows[:6])._replace(action=jnp.full((6, 2), 0.2))
-    moved = lsac.refined(chain, batch, 3e-4)
-    grads = jax.grad(lambda a: -jnp.sum(lsac.lower(chain, batch.obs, a)))(batch.action)
+    moved = chains.refined(chain, batch, 3e-4)
+    grads = jax.grad(lambda a: -jnp.sum(chains.lower(chain, batch.obs, a)))(batch.action)
     with jax.numpy_dtype_promotion("standard"):
         updates, _ = optax.adam(3e-4, b1=0.9, b2=0.99).update(grads, optax.adam(3e-4).init(batch.action))
     np.testing.assert_allclose(moved, batch.action + updates, atol=1e-6)
-    assert jnp.all(lsac.lower(chain, batch.obs, moved) > lsac.lower(chain, batch.obs, batch.action))
+    assert jnp.all(chains.lower(chain, batch.obs, moved) > chains.lower(chain, batch.obs, batch.action))
 
 
 def test_refined_actions_stay_in_the_box():
     chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, jax.random.key(0))
     batch = LAYOUT.unpack(replay().rows[:6])._replace(action=jnp.ones((6, 2)))
-    moved = lsac.refined(chain, batch, 0.5)
+    moved = chains.refined(chain, batch, 0.5)
     assert float(jnp.max(jnp.abs(moved))) <= 1.0
 
 
@@ -146,7 +147,7 @@ def test_refinement_does_not_reach_the_critics():
         agent = lsac.make(config(action_gradient=refine, action_lr=0.0), SPEC)
         state = filled(agent.init(jax.random.key(0)))
         states.append(jax.jit(agent.update)(state, replay(), jax.random.key(1))[0])
-    for one, other in zip(*(jax.tree.leaves(s.critics) for s in states), strict=True):
+    for one, other in zip(*(jax.tree.leaves(s.chains.critics) for s in states), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
@@ -176,14 +177,33 @@ def test_batches_are_all_real_until_the_generator_has_run():
     assert not jnp.any(batch.reward[:, :4] == 7.0)
 
 
+def all_alike(state):
+    """Every critic and target the same as the first."""
+    same = lambda tree: jax.tree.map(lambda x: jnp.broadcast_to(x[:1, :1], x.shape), tree)  # noqa: E731
+    critics, targets = same((state.chains.critics, state.chains.targets))
+    return state._replace(chains=state.chains._replace(critics=critics, targets=targets))
+
+
+def test_no_two_chains_touch_the_same_generated_row_and_all_rows_are_reached():
+    """Of 66 rows three chains get 22 each; which 22 changes from update to update."""
+    options = config(synthetic_capacity=66)
+    index = np.stack([lsac.synthetic_index(options, 66, jax.random.key(i)) for i in range(300)])
+    shares = index // 22
+    assert (shares == shares[:, :, :1]).all(), "a chain stays within one share"
+    assert (np.sort(shares[:, :, 0], axis=1) == [0, 1, 2]).all(), "and no other chain is there"
+    for chain in range(3):
+        counts = np.bincount(index[:, chain].reshape(-1), minlength=66)
+        assert counts.min() > 0
+        assert stats.chisquare(counts).pvalue > 1e-4
+
+
 def test_every_chain_has_its_own_start_and_its_own_batch():
     agent = lsac.make(config(synthetic=False, inverse_temperature=1e30), SPEC)
     state = agent.init(jax.random.key(0))
-    weights = np.asarray(state.critics.mlp.layers[0].weight)
+    weights = np.asarray(state.chains.critics.mlp.layers[0].weight)
     assert len(np.unique(weights.reshape(6, -1)[:, 0])) == 6
-    alike = jax.tree.map(lambda x: jnp.broadcast_to(x[:1, :1], x.shape), (state.critics, state.targets))
-    after, _ = jax.jit(agent.update)(state._replace(critics=alike[0], targets=alike[1]), replay(), jax.random.key(1))
-    moved = np.asarray(after.critics.mlp.layers[0].weight)
+    after, _ = jax.jit(agent.update)(all_alike(state), replay(), jax.random.key(1))
+    moved = np.asarray(after.chains.critics.mlp.layers[0].weight)
     assert not np.allclose(moved[0, 0], moved[1, 0], atol=1e-7), "chains saw the same batch"
     np.testing.assert_allclose(moved[0, 0], moved[0, 1], atol=1e-6)  # critics of one chain share theirs
 
@@ -193,12 +213,11 @@ def test_chains_at_high_temperature_spread_more():
     for beta in (1e12, 1e1):
         agent = lsac.make(config(synthetic=False, inverse_temperature=beta), SPEC)
         state = agent.init(jax.random.key(0))
-        alike = jax.tree.map(lambda x: jnp.broadcast_to(x[:1, :1], x.shape), (state.critics, state.targets))
-        state, update = state._replace(critics=alike[0], targets=alike[1]), jax.jit(agent.update)
+        state, update = all_alike(state), jax.jit(agent.update)
         for i in range(10):
             state, _ = update(state, replay(), jax.random.key(i))
         batch = LAYOUT.unpack(replay().rows)
-        q = jax.vmap(lambda chain, b=batch: lsac.lower(chain, b.obs, b.action))(state.critics)
+        q = jax.vmap(lambda chain, b=batch: chains.lower(chain, b.obs, b.action))(state.chains.critics)
         spread.append(float(jnp.mean(jnp.std(q, axis=0))))
     assert spread[1] > 3 * spread[0]
 
@@ -210,12 +229,13 @@ def test_the_actor_follows_the_chain_it_was_told_to(which, expected):
     options = config(actor_chain=which, synthetic=False)
     state = lsac.make(options, SPEC).init(jax.random.key(0))
     by = jnp.asarray([0.0, 100.0, 500.0])[:, None, None] * jnp.asarray([1.0, 0.0])[None, None]
-    state = eqx.tree_at(lambda s: s.critics.mlp.layers[-1].bias, state, state.critics.mlp.layers[-1].bias + by)
+    bias = lambda s: s.chains.critics.mlp.layers[-1].bias  # noqa: E731
+    state = eqx.tree_at(bias, state, bias(state) + by)
     batch, _ = lsac.batches(options, state, replay(), jax.random.key(1))
     seen = set()
     for seed in range(12):
-        critics, obs = lsac.followed(options, state.critics, batch, jax.random.key(seed))
-        q = jax.vmap(lambda chain, obs=obs: lsac.lower(chain, obs, jnp.zeros((8, 2))))(critics)
+        critics, obs = lsac.followed(options, state.chains.critics, batch, jax.random.key(seed))
+        q = jax.vmap(lambda chain, obs=obs: chains.lower(chain, obs, jnp.zeros((8, 2))))(critics)
         seen.add(round(float(jnp.mean(q)) / 100))
     assert seen == expected
 
@@ -226,14 +246,14 @@ def test_the_actor_follows_the_chain_it_was_told_to(which, expected):
 def test_refresh_fits_the_generator_and_refills_the_buffer():
     agent = lsac.make(config(), SPEC)
     state = agent.init(jax.random.key(0))
-    after, metrics = jax.jit(agent.refresh)(state, replay(), jax.random.key(1))
+    after, metrics, _ = jax.jit(agent.refresh)(state, replay(), jax.random.key(1))
     assert bool(after.filled)
     assert float(metrics["diffusion_loss"]) > 0
     rows = LAYOUT.unpack(after.synthetic)
     assert len(np.unique(np.asarray(rows.obs)[:, 0])) == 64
     assert float(jnp.max(jnp.abs(rows.action))) <= 1.0
     assert set(np.unique(np.asarray(rows.discount)).round(6)) <= {0.0, np.float32(0.9).round(6)}
-    np.testing.assert_array_equal(after.critics.mlp.layers[0].weight, state.critics.mlp.layers[0].weight)
+    np.testing.assert_array_equal(after.chains.critics.mlp.layers[0].weight, state.chains.critics.mlp.layers[0].weight)
 
 
 def test_without_synthetic_data_there_is_no_generator():
@@ -272,7 +292,7 @@ def test_published_std_head_is_not_trained():
     agent = lsac.make(config(released=lsac.Released(std_without_gradient=True), inverse_temperature=1e30), SPEC)
     state = agent.init(jax.random.key(0))
     after, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
-    weight = lambda s: np.asarray(s.critics.mlp.layers[-1].weight)[..., 1]  # noqa: E731
+    weight = lambda s: np.asarray(s.chains.critics.mlp.layers[-1].weight)[..., 1]  # noqa: E731
     np.testing.assert_array_equal(weight(after), weight(state))
     trained = lsac.make(config(inverse_temperature=1e30), SPEC)
     after, _ = jax.jit(trained.update)(state, replay(), jax.random.key(1))
@@ -287,7 +307,8 @@ def test_published_delay_moves_the_actor_at_every_second_update():
     weights = [np.asarray(s.actor.mlp.layers[0].weight) for s in states]
     assert not np.array_equal(weights[0], weights[1])
     np.testing.assert_array_equal(weights[1], weights[2])
-    assert not np.array_equal(states[1].critics.mlp.layers[0].weight, states[2].critics.mlp.layers[0].weight)
+    weights = [state.chains.critics.mlp.layers[0].weight for state in states]
+    assert not np.array_equal(weights[1], weights[2])
 
 
 def test_values_are_the_mean_over_chains_of_the_lower_critic():
@@ -296,7 +317,7 @@ def test_values_are_the_mean_over_chains_of_the_lower_critic():
     obs, action = jnp.ones(3), jnp.zeros(2)
     values = agent.value(agent.critics(state), obs, action)
     by_hand = [
-        min(float(jax.tree.map(lambda x, c=c, k=k: x[c, k], state.critics)(obs, action)[0]) for k in range(2))
+        min(float(jax.tree.map(lambda x, c=c, k=k: x[c, k], state.chains.critics)(obs, action)[0]) for k in range(2))
         for c in range(3)
     ]
     assert float(values["q"]) == pytest.approx(np.mean(by_hand), rel=1e-5)

@@ -36,8 +36,9 @@ SETTINGS = {
 
 def values_of(state, obs, action):
     """[K, B] values of one seed's K critics, stacked however deep; of a distribution, its mean, which comes first."""
-    depth = state.critics.mlp.layers[-1].bias.ndim - 1
-    critics = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[depth:]), state.critics)
+    critics = state.chains.critics if hasattr(state, "chains") else state.critics
+    depth = critics.mlp.layers[-1].bias.ndim - 1
+    critics = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[depth:]), critics)
     values = jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
     return values[0] if isinstance(values, tuple) else values
 

@@ -6,20 +6,25 @@ import json
 import math
 
 import imageio.v3 as imageio
+import jax
 import numpy as np
 import pytest
 from commands import lsac
 from scipy import stats
+from small import config
 
+from lsac import replay as rb
+from lsac.agents import lsac as lsac_agent
 from lsac.agents import sac
 from lsac.analysis.load import load_run
-from lsac.analysis.report import COLUMNS, curve_of_run, write_report, write_table
+from lsac.analysis.report import COLUMNS, PANELS, _labels, curve_of_run, draw_diagnostics, write_report, write_table
 from lsac.analysis.stats import interval
 from lsac.display import Display, duration
 from lsac.errors import InputError
 from lsac.experiment import Experiment
 from lsac.folder import RunFolder
 from lsac.loops import Progress
+from lsac.types import EnvSpec
 
 # the interval
 
@@ -195,6 +200,49 @@ def test_a_report_has_a_picture_per_environment_and_one_table(tmp_path):
     assert all(ink(path)[0] > 0.01 for path in written[:2])
     with written[2].open() as file:
         assert [row["run"] for row in csv.DictReader(file)] == [str(path) for path in paths]
+
+
+def diagnosed(path, **metrics):
+    """Adds constant metrics of two seeds to a made-up run."""
+    with (path / "metrics.jsonl").open("a") as file:
+        for step in (100, 200):
+            for seed in (4, 5):
+                file.write(json.dumps({"step": step, "seed": seed, "seconds": 0, **metrics}) + "\n")
+    return path
+
+
+def test_diagnostics_are_drawn_where_there_are_any(tmp_path):
+    """One panel more makes another picture; a run that says nothing leaves none."""
+    silent = load_run(make_run(tmp_path / "silent", table(2)))
+    assert draw_diagnostics([silent], tmp_path / "none.png") is None
+    assert not (tmp_path / "none.png").exists()
+    path = diagnosed(make_run(tmp_path / "run", table(2)), **{"eval/q": 3.0, "eval/mc_return": 2.0})
+    one = draw_diagnostics([silent, load_run(path)], tmp_path / "one.png")
+    diagnosed(path, **{"train/dynamics_error": 0.1, "train/ent_coef": 0.2})
+    three = draw_diagnostics([load_run(path)], tmp_path / "three.png")
+    assert imageio.imread(three).shape[1] == 3 * imageio.imread(one).shape[1]
+    written = write_report([silent, load_run(path)], tmp_path / "report")
+    assert [path.name for path in written] == ["Pendulum-v1.png", "Pendulum-v1-diagnostics.png", "table.csv"]
+
+
+def test_every_diagnostic_panel_is_a_metric_that_a_run_writes(tmp_path):
+    """The panels name metrics by text; a run of LSAC has to know all of them."""
+    names = {name for metrics in PANELS.values() for name in metrics}
+    agent = lsac_agent.make(config("lsac"), EnvSpec(3, 1))
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    replay = jax.eval_shape(lambda: rb.make(EnvSpec(3, 1), 64))
+    _, update = jax.eval_shape(agent.update, state, replay, jax.random.key(0))
+    _, refresh, _ = jax.eval_shape(agent.refresh, state, replay, jax.random.key(0))
+    judged = jax.eval_shape(agent.value, agent.critics(state), *(jax.ShapeDtypeStruct((n,), "float32") for n in (3, 1)))
+    known = {f"train/{name}" for name in (*update, *refresh)} | {f"eval/{name}" for name in judged}
+    known |= {"eval/mc_return", "eval/q_bias", "train/dynamics_error", "train/dynamics_error_shuffled"}
+    assert names <= known
+
+
+def test_runs_of_one_algorithm_are_told_apart_by_their_folders(tmp_path):
+    runs = [load_run(make_run(tmp_path / name, table(2))) for name in ("with", "without")]
+    assert _labels(runs) == ["with, 2 seeds", "without, 2 seeds"]
+    assert _labels(runs[:1]) == ["sac, 2 seeds"]
 
 
 def test_the_report_command_lists_what_it_wrote(tmp_path):

@@ -25,6 +25,7 @@ Train, compare and understand continuous-control agents.
   lsac eval DIR                run the trained policies and print their returns
   lsac report DIR... --out DIR draw curves and write tables
   lsac doctor                  what this machine has, and how fast it simulates
+  lsac bench [ALGO...]         how long an update takes, beside its matrix products alone
 
 Every command explains itself: lsac COMMAND --help
 """
@@ -230,7 +231,7 @@ class Report:
     """folder for the curves (PNG) and the table (CSV)"""
 
 
-REPORT_HELP = """Draw learning curves (mean and 95 % interval over seeds) and write a table.
+REPORT_HELP = """Draw learning curves and diagnostics (mean and 95 % interval over seeds) and write a table.
 
 Examples:
   lsac report runs/cheetah --out report
@@ -280,12 +281,51 @@ def doctor(args: list[str]) -> int:
     return diagnose(given.env, given.seconds)
 
 
+# bench
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    algorithms: tyro.conf.Positional[tuple[str, ...]]
+    """which to time; all if none is named"""
+    env: str = "HalfCheetah-v5"
+    """environment whose sizes are used; nothing is simulated"""
+    preset: str = "default"
+    """named settings of the algorithms"""
+    seeds: int = 1
+    """seeds in the one program"""
+    rounds: int = 5
+    """how often updates and products are timed, in turn"""
+    updates: int = 4
+    """updates of one timing"""
+
+
+BENCH_HELP = """Time one update of an algorithm beside its matrix products alone, and count what it holds.
+
+Examples:
+  lsac bench lsac
+  lsac bench sac lsac --env Hopper-v5 --seeds 5
+"""
+
+
+def bench(args: list[str]) -> int:
+    from lsac.bench import table
+
+    given = _parse(Bench, args, "lsac bench", BENCH_HELP)
+    for name in ("seeds", "rounds", "updates"):
+        if getattr(given, name) < 1:
+            raise InputError(f"--{name} {getattr(given, name)}: must be at least 1")
+    table(given.algorithms, given.env, given.preset, given.seeds, given.rounds, given.updates)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
     "resume": resume,
     "eval": evaluate,
     "report": report,
     "doctor": doctor,
+    "bench": bench,
 }
 
 

@@ -100,6 +100,9 @@ def check(experiment: Experiment) -> None:
     for name in ("batch_size", "critics", "chains", "critics_per_chain", "synthetic_capacity"):
         if getattr(e.agent, name, 1) < 1:
             raise InputError(f"{_flag(name)} {getattr(e.agent, name)}: must be at least 1")
+    chains = getattr(e.agent, "chains", 1)
+    if getattr(e.agent, "synthetic_capacity", chains) < chains:
+        raise InputError(f"--synthetic-capacity {e.agent.synthetic_capacity}: must be at least --chains {chains}")
     batch = getattr(e.agent, "batch_size", 1)
     if batch > e.replay_capacity:
         raise InputError(f"--batch-size {batch}: is larger than --replay-capacity {e.replay_capacity}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from lsac import replay as rb
 from lsac import snapshot, streams
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Sample
 
 RING_AXES: tuple[Any, Any, Any] = (0, None, None)
 """vmap axes of rows, size and head: one head serves all seeds, so that writing stays a slice and no scatter."""
@@ -114,15 +114,15 @@ class Learner:
             results.append(means)
         return results
 
-    def refresh(self, step: int) -> dict[str, np.ndarray]:
+    def refresh(self, step: int) -> tuple[dict[str, np.ndarray], Sample]:
         """The agent's rare, long work; waits for it, so that the seconds it took can be told."""
         jax.block_until_ready(self.state)
         started = time.monotonic()
         keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(self._refresh_keys)
-        self.state, metrics = self._refresh(self.state, self.replay, keys)
-        numbers = jax.device_get(metrics)
+        self.state, metrics, sample = self._refresh(self.state, self.replay, keys)
+        numbers, sample = jax.device_get((metrics, sample))
         numbers["refresh_seconds"] = np.full(len(keys), time.monotonic() - started, np.float32)
-        return numbers
+        return numbers, sample
 
     def restore(self, state: Any, rows: np.ndarray, total: int, updates: int) -> None:
         """Puts back a saved state and the newest of the `total` transitions that were ever stored."""

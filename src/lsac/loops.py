@@ -7,6 +7,7 @@ counting, never by what happens to be ready, so a run repeats bit for bit on a b
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from lsac.experiment import Experiment
 from lsac.folder import RunFolder
 from lsac.learner import Learner
 from lsac.metrics import Line, MetricsLog
+from lsac.types import Sample
 
 EPISODE_WINDOW = 100
 """Episodes that `rollout/ep_rew_mean` averages over."""
@@ -36,6 +38,8 @@ class Progress(NamedTuple):
 
 
 Watch = Callable[[Progress], None]
+Inspect = Callable[[Sample], dict[str, np.ndarray]]
+"""What the simulator says of generated transitions [S, N, width], one number per seed and name."""
 
 
 class Saved(NamedTuple):
@@ -67,6 +71,7 @@ class OffPolicy:
         evaluators: Crew | None,
         folder: RunFolder | None,
         watch: Watch,
+        inspect: Inspect | None = None,
     ):
         self.algorithm, self.experiment, self.learner = algorithm, experiment, learner
         self._crew, self._evaluators, self._folder, self._watch = crew, evaluators, folder, watch
@@ -78,6 +83,8 @@ class OffPolicy:
         self._unsaved: list[np.ndarray] = []  # collected since the last checkpoint
         self._window: list[dict[str, jax.Array]] = []
         self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
+        self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
+        self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
         self._evaluating: tuple[int, np.ndarray, Any] | None = None
         self._evaluated_at = -1
@@ -127,7 +134,9 @@ class OffPolicy:
             self._collect_next(policies)
         self.step += self.experiment.chunk
         if self.step > self.experiment.learning_starts and self._crossed(self.learner.refresh_every):
-            self._rare = self.learner.refresh(self.step)
+            self._rare, sample = self.learner.refresh(self.step)
+            if self._inspect is not None:
+                self._inspection = self.step, self._inspectors.submit(self._inspect, sample)
         self._pending = None
         if self.step < self.experiment.steps:
             self._receive()
@@ -212,6 +221,8 @@ class OffPolicy:
         fps = (self.step - self._last_step) * e.seeds / max(now - self._last_log, 1e-9)
         self._last_log, self._last_step = now, self.step
         window = jax.device_get(self._window)
+        if self._inspection and self._inspection[0] < self.step:  # it had the time since the last line
+            self._finish_inspection()
         rare, self._window, self._rare = self._rare, [], {}
         lines = []
         for row, seed in enumerate(e.seed_list):
@@ -226,6 +237,11 @@ class OffPolicy:
             lines.append(line)
         self._emit(lines, fps)
 
+    def _finish_inspection(self) -> None:
+        if self._inspection:
+            self._rare |= self._inspection[1].result()
+            self._inspection = None
+
     def _head(self, step: int, seed: int) -> Line:
         return {"step": step, "seed": seed, "seconds": round(time.monotonic() - self._started, 3)}
 
@@ -235,6 +251,7 @@ class OffPolicy:
         self._watch(Progress(self.step, self.experiment.steps, fps, lines))
 
     def close(self) -> None:
+        self._inspectors.shutdown(cancel_futures=True)
         if self._log:
             self._log.close()
 
@@ -245,6 +262,7 @@ class OffPolicy:
         if self._folder is None or self._log is None:
             return
         self._finish_evaluation()
+        self._finish_inspection()
         self._seconds = time.monotonic() - self._started
         rows = np.concatenate(self._unsaved, axis=1) if self._unsaved else np.zeros((self.experiment.seeds, 0, 0))
         window = {k: [m[k].tolist() for m in jax.device_get(self._window)] for k in (self._window or [{}])[0]}

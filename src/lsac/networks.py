@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from lsac.distributions import tanh_normal_sample
 from lsac.types import Array, Key
 
 Module = TypeVar("Module")
@@ -108,6 +109,12 @@ def ensemble(make: Callable[[Key], Module], size: int, key: Key) -> Module:
 def q_values(critics: Callable, obs: Array, action: Array) -> Array:
     """[K, B] values of K stacked critics on a batch."""
     return jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
+
+
+def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, Array]:
+    """One action per observation of a batch, [B, A], and the log densities, [B]."""
+    mean, log_std = jax.vmap(actor)(obs)
+    return tanh_normal_sample(mean, log_std, key)
 
 
 def polyak(targets: Module, online: Module, tau: float) -> Module:

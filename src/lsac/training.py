@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import gymnasium as gym
 import jax
+import numpy as np
 
 from lsac import memory, snapshot
 from lsac import replay as rb
@@ -16,7 +17,7 @@ from lsac.errors import InputError
 from lsac.experiment import Experiment, find_algorithm
 from lsac.folder import RunFolder
 from lsac.learner import Learner
-from lsac.loops import OffPolicy, Watch
+from lsac.loops import Inspect, OffPolicy, Watch
 from lsac.types import Agent, EnvSpec
 
 Say = Callable[[str], None]
@@ -110,6 +111,16 @@ def require_memory(algorithm: str, experiment: Experiment, spec: EnvSpec) -> str
     return memory.require(replay + agent, what, jax.devices()[0], f"lower {option} or --seeds")
 
 
+def inspector(source: Source) -> Inspect | None:
+    """Asks the simulator about generated transitions, where it can be put into the state of an observation."""
+    from lsac.analysis import fidelity  # brings SciPy, which most runs do not need
+
+    if source.spec is None or not fidelity.knows(source.spec.id):
+        return None
+    env = source.make()
+    return lambda sample: fidelity.inspect(env, np.asarray(sample.real), np.asarray(sample.generated))
+
+
 class Training:
     """A run with everything that must be closed after it."""
 
@@ -148,7 +159,8 @@ class Training:
             say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
             seconds = learner.compile()
             say(f"compiled in {seconds:.1f} s")
-            self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch)
+            inspect = inspector(source) if agent.refresh else None
+            self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch, inspect)
             stack.callback(self.loop.close)
             self._open = stack.pop_all()
 

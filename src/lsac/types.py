@@ -34,6 +34,13 @@ class Transition(NamedTuple):
     next_obs: Array
 
 
+class Sample(NamedTuple):
+    """Transitions to compare, [N, width] rows as in the replay: some that happened and some that were generated."""
+
+    real: Array
+    generated: Array
+
+
 class Agent(NamedTuple):
     """An algorithm: pure functions over pytrees of arrays, written for one seed and one observation."""
 
@@ -49,7 +56,7 @@ class Agent(NamedTuple):
     """state → the part of it that values are read from"""
     value: Callable[[Any, Array, Array], Metrics] | None = None
     """critics, obs, action → `q`, and whatever else the critics can say of this one pair"""
-    refresh: Callable[[Any, Any, Key], tuple[Any, Metrics]] | None = None
-    """like `update`, but rare and long: LSAC fits its generator here"""
+    refresh: Callable[[Any, Any, Key], tuple[Any, Metrics, Sample]] | None = None
+    """like `update`, but rare and long: LSAC fits its generator here, and shows some of what it makes"""
     refresh_every: int = 0
     """environment steps between two calls of `refresh`"""

@@ -3,25 +3,30 @@
 Critics are not fitted but sampled. C parallel chains follow adaptive Langevin dynamics on the loss of a Gaussian
 return distribution; the actor follows one chain, drawn anew for every update, so that it explores as Thompson sampling
 does. Half of every chain's batch comes from a diffusion model of the replay, its actions first moved up ∇Q.
+The critics' side of an update is in chains.py, the generator in synthesis.py.
 
 Deviations from the text, each with its reason, are listed in docs/agents/lsac.md; the presets `paper` and `released`
 follow the text and the published code more closely than the defaults.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import langevin, synthesis
+from lsac import chains as ch
 from lsac import replay as rb
-from lsac.agents.sac import act, alpha_loss, sample_actions
-from lsac.distributions import gaussian_return_loss
-from lsac.networks import GaussianActor, GaussianCritic, ensemble, polyak
+from lsac import synthesis
+from lsac.agents.sac import act, alpha_loss
+from lsac.chains import Chains, lower, refined
+from lsac.networks import GaussianActor, GaussianCritic, polyak, sample_actions
 from lsac.optimisers import adam
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Sample, Transition
+
+SHOWN = 256
+"""Generated transitions of each refresh that are shown for inspection."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,7 @@ class Config:
 class State(NamedTuple):
     actor: GaussianActor
     target_actor: GaussianActor
-    critics: GaussianCritic  # stacked [C, K]
-    targets: GaussianCritic  # stacked [C, K]
-    sampler: langevin.SamplerState  # stacked [C, K]
-    std_mean: Array  # [C, K] running mean of σ, which bounds y_Z
-    var_mean: Array  # [C, K] running mean of σ², which scales the loss
+    chains: Chains
     log_alpha: Array
     actor_opt: optax.OptState
     alpha_opt: optax.OptState
@@ -123,68 +124,6 @@ class State(NamedTuple):
     synthetic: Array  # [M, width], the buffer D'
     filled: Array  # whether D' holds data yet
     generator: synthesis.State | None
-
-
-def returns(critics: GaussianCritic, obs: Array, action: Array) -> tuple[Array, Array]:
-    """Means and stds [K, B] of the K critics of one chain on a batch."""
-    return jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
-
-
-def lower(critics: GaussianCritic, obs: Array, action: Array) -> Array:
-    """[B] minimum over a chain's critics of the mean return."""
-    return jnp.min(returns(critics, obs, action)[0], axis=0)
-
-
-def value(critics: GaussianCritic, obs: Array, action: Array) -> Metrics:
-    """Mean over the chains of their lower Q, how far the chains are apart, and the mean std of the return."""
-    mean, std = jax.vmap(jax.vmap(lambda critic: critic(obs, action)))(critics)
-    q = jnp.min(mean, axis=1)
-    return {"q": jnp.mean(q), "q_spread": jnp.std(q), "return_std": jnp.mean(std)}
-
-
-def refined(critics: GaussianCritic, batch: Transition, lr: float) -> Array:
-    """Actions after one step of a fresh Adam up min_k Q_k, kept in [−1, 1].
-
-    The first step of Adam is lr · g/(|g| + ε): every coordinate moves by lr, whatever the size of its gradient.
-    """
-    g = jax.grad(lambda action: jnp.sum(lower(critics, batch.obs, action)))(batch.action)
-    return jnp.clip(batch.action + lr * g / (jnp.abs(g) + 1e-8), -1.0, 1.0)
-
-
-def targets_of(
-    targets: GaussianCritic, actor: GaussianActor, alpha: Array, batch: Transition, key: Key
-) -> tuple[Array, Array]:
-    """y_Q and y_Z [B]: from the critic with the smaller mean, Q̄ and a draw of its return, both with entropy."""
-    action_key, return_key = jax.random.split(key)
-    action, log_prob = sample_actions(actor, batch.next_obs, action_key)
-    mean, std = returns(targets, batch.next_obs, action)
-    least = jnp.argmin(mean, axis=0)[None]
-    mean, std = (jnp.take_along_axis(x, least, axis=0)[0] for x in (mean, std))
-    z = jnp.clip(jax.random.normal(return_key, mean.shape), -3.0, 3.0)
-    entropy = alpha * log_prob
-    y_q = batch.reward + batch.discount * (mean - entropy)
-    y_z = batch.reward + batch.discount * (mean + std * z - entropy)
-    return y_q, y_z
-
-
-def critic_loss(
-    critic: GaussianCritic, batch: Transition, y_q: Array, y_z: Array, std_mean: Array, var_mean: Array, config: Config
-) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-    """The loss of one critic; also its running averages and the mean and std it predicts."""
-    mean, std = jax.vmap(critic)(batch.obs, batch.action)
-    fixed = jax.lax.stop_gradient(std)
-    std = fixed if config.released.std_without_gradient else std
-    std_mean = std_mean + config.tau * (jnp.mean(fixed) - std_mean)
-    var_mean = var_mean + config.tau * (jnp.mean(fixed**2) - var_mean)
-    if config.distributional:
-        spread = std_mean**2 if config.released.shared_averages else var_mean
-        bound, scale = config.bound_factor * std_mean, spread + config.std_eps
-        loss = gaussian_return_loss(mean, std, y_q, y_z, bound, scale, config.std_eps)
-    else:
-        loss = 0.5 * jnp.mean((mean - y_q) ** 2)
-    if config.released.weight_norm:
-        loss += config.released.weight_norm * sum(jnp.linalg.norm(x.reshape(-1)) for x in jax.tree.leaves(critic))
-    return loss, (std_mean, var_mean, mean, std)
 
 
 def actor_loss(
@@ -202,21 +141,31 @@ def real_rows(config: Config) -> int:
     return config.batch_size - config.batch_size // 2 if config.synthetic else config.batch_size
 
 
+def synthetic_index(config: Config, count: int, key: Key) -> Array:
+    """[C, B'] rows of D', each chain's from a share of its own, and from another share at every update.
+
+    No two chains then write to the same row, and a chain that draws a row twice refines it to the same action twice:
+    what D' holds after the write-back does not depend on the order of the writes.
+    """
+    row_key, shift_key = jax.random.split(key)
+    share = count // config.chains
+    rows = jax.random.randint(row_key, (config.chains, config.batch_size - real_rows(config)), 0, share)
+    shift = jax.random.randint(shift_key, (), 0, config.chains)
+    return rows + share * ((jnp.arange(config.chains) + shift) % config.chains)[:, None]
+
+
 def batches(config: Config, state: State, replay: rb.Replay, key: Key) -> tuple[Transition, Array]:
     """One batch per chain, [C, B], half of it generated and refined; and D' with the refined actions in it."""
-    layout, real = replay.layout, real_rows(config)
+    layout, real, synthetic = replay.layout, real_rows(config), state.synthetic
     real_key, synthetic_key = jax.random.split(key)
-    index = jax.random.randint(real_key, (config.chains, config.batch_size), 0, replay.size)
-    rows = replay.rows[index]
+    rows = replay.rows[jax.random.randint(real_key, (config.chains, config.batch_size), 0, replay.size)]
     if not config.synthetic:
-        return layout.unpack(rows), state.synthetic
-    count = state.synthetic.shape[0]
-    index = jax.random.randint(synthetic_key, (config.chains, config.batch_size - real), 0, count)
-    drawn = state.synthetic[index]
-    synthetic = state.synthetic
+        return layout.unpack(rows), synthetic
+    index = synthetic_index(config, synthetic.shape[0], synthetic_key)
+    drawn = synthetic[index]
     if config.action_gradient:
         batch = layout.unpack(drawn)
-        action = jax.vmap(lambda c, b: refined(c, b, config.action_lr))(state.critics, batch)
+        action = jax.vmap(lambda c, b: refined(c, b, config.action_lr))(state.chains.critics, batch)
         drawn = layout.pack(batch._replace(action=action))
     if config.action_gradient and not config.released.no_write_back:
         synthetic = synthetic.at[index.reshape(-1)].set(drawn.reshape(-1, layout.width))
@@ -239,40 +188,32 @@ def followed(config: Config, critics: GaussianCritic, batch: Transition, key: Ke
     return jax.tree.map(lambda x: x[chain][None], critics), obs
 
 
+def refill(config: Config, state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics, Sample]:
+    """Fits the generator to the replay and refills D'."""
+    fit_key, draw_key, sample_key = jax.random.split(key, 3)
+    assert state.generator is not None
+    generator, metrics = synthesis.fit(config.generator, state.generator, replay, fit_key)
+    gamma = jnp.max(replay.layout.unpack(replay.rows).discount)
+    count = config.synthetic_capacity
+    rows = synthesis.generate(config.generator, replay.layout, generator, count, draw_key, gamma)
+    shown = jax.random.randint(sample_key, (min(SHOWN, count),), 0, replay.size)
+    sample = Sample(real=replay.rows[shown], generated=rows[: len(shown)])
+    return state._replace(generator=generator, synthetic=rows, filled=jnp.ones((), bool)), metrics, sample
+
+
 def make(config: Config, spec: EnvSpec) -> Agent:
-    schedule = langevin.annealed(config.critic_lr, config.critic_lr_end, config.anneal_from, config.anneal_to)
-    options = {"drift": config.bias_factor, "clip": config.clip, "clip_at": config.clip_at}
-    sampler = langevin.SAMPLERS[config.sampler](
-        schedule, config.inverse_temperature, **(options if config.sampler == "asgld" else {})
-    )
-    betas = jnp.full((config.chains,), config.inverse_temperature)
-    if config.exchange_every:
-        betas = langevin.ladder(config.chains, config.inverse_temperature, config.ladder_ratio)
     actor_adam, alpha_adam = adam(config.actor_lr), adam(config.alpha_lr)
     target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
-    layout = rb.Layout(*spec)
-    shape = (config.chains, config.critics_per_chain)
-    real = real_rows(config)
 
     def init(key: Key) -> State:
         actor_key, critic_key, generator_key = jax.random.split(key, 3)
         actor = GaussianActor(*spec, config.hidden, config.activation, actor_key, (-20.0, 0.5))
-
-        def chain(key: Key) -> GaussianCritic:
-            make_one = lambda k: GaussianCritic(*spec, config.hidden, config.activation, k)  # noqa: E731
-            return ensemble(make_one, config.critics_per_chain, key)
-
-        critics = ensemble(chain, config.chains, critic_key)
         log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
-        rows = config.synthetic_capacity if config.synthetic else 0
+        layout, rows = rb.Layout(*spec), config.synthetic_capacity if config.synthetic else 0
         return State(
             actor=actor,
             target_actor=actor,
-            critics=critics,
-            targets=critics,
-            sampler=jax.vmap(jax.vmap(sampler.init))(critics),
-            std_mean=jnp.full(shape, 0.7, jnp.float32),
-            var_mean=jnp.full(shape, 0.5, jnp.float32),
+            chains=ch.init(config, spec, critic_key),
             log_alpha=log_alpha,
             actor_opt=actor_adam.init(actor),
             alpha_opt=alpha_adam.init(log_alpha),
@@ -282,90 +223,36 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             generator=synthesis.init(config.generator, layout, generator_key) if config.synthetic else None,
         )
 
-    def move_critics(state: State, batch: Transition, alpha: Array, key: Key) -> tuple[State, Metrics]:
-        """One Langevin step of every critic of every chain, on the chain's own batch."""
-
-        def member(
-            critic: Any, opt: Any, std_mean: Array, var_mean: Array, ascent: Any, beta: Array, chain: Any, key: Key
-        ) -> tuple[Any, ...]:
-            batch, y_q, y_z = chain
-            loss_of = jax.value_and_grad(critic_loss, has_aux=True)
-            (_, aux), grads = loss_of(critic, batch, y_q, y_z, std_mean, var_mean, config)
-            if config.released.q_ascent:
-                grads = jax.tree.map(jnp.subtract, grads, ascent)
-            updates, opt = sampler.update(grads, opt, critic, key=key, inverse_temperature=beta)
-            std_mean, var_mean, mean, std = aux
-            error = (mean - y_q) ** 2
-            record = (mean, jnp.mean(std), optax.tree.norm(grads), jnp.mean(error[:real]), jnp.mean(error[real:]))
-            return optax.apply_updates(critic, updates), opt, std_mean, var_mean, record
-
-        target_key, noise_key = jax.random.split(key)
-        keys = jax.random.split(target_key, config.chains)
-        y_q, y_z = jax.vmap(targets_of, in_axes=(0, None, None, 0, 0))(
-            state.targets, state.target_actor, alpha, batch, keys
-        )
-        ascent = None
-        if config.released.q_ascent:
-            half = jax.tree.map(lambda x: x[:, real:] if config.synthetic else x, batch)
-            total_q = jax.grad(lambda critics, b: jnp.sum(lower(critics, b.obs, b.action)))
-            ascent = jax.vmap(total_q)(state.critics, half)
-        over_critics = jax.vmap(member, in_axes=(0, 0, 0, 0, 0, None, None, 0))
-        critics, opt, std_mean, var_mean, record = jax.vmap(over_critics)(
-            state.critics,
-            state.sampler,
-            state.std_mean,
-            state.var_mean,
-            ascent,
-            betas,
-            (batch, y_q, y_z),
-            jax.random.split(noise_key, shape),
-        )
-        if config.released.shared_averages:
-            std_mean = jnp.full(shape, jnp.mean(std_mean))
-        q, std, norm, real_error, synthetic_error = record
-        metrics = {
-            "critic_loss": jnp.mean(real_error),
-            "q_mean": jnp.mean(q),
-            "q_std": jnp.mean(std),
-            "critic_grad_norm": jnp.mean(norm),
-        }
-        if config.synthetic:
-            metrics["critic_loss_synthetic"] = jnp.mean(synthetic_error)
-        return state._replace(critics=critics, sampler=opt, std_mean=std_mean, var_mean=var_mean), metrics
-
-    def exchange(state: State, batch: Transition, alpha: Array, key: Key) -> State:
-        """Proposes to swap neighbours on the temperature ladder, by their losses on one common batch."""
-        common = jax.tree.map(lambda x: x[0], batch)
-
-        def energy(critics: Any, targets: Any) -> Array:
-            y_q, _ = targets_of(targets, state.target_actor, alpha, common, key)
-            mean, _ = returns(critics, common.obs, common.action)
-            return jnp.sum(0.5 * jnp.mean((mean - y_q[None]) ** 2, axis=1))
-
-        energies = jax.vmap(energy)(state.critics, state.targets)
-        round_number = state.updates // config.exchange_every
-        index = langevin.swap(key, energies, betas, round_number)
-        index = jnp.where(state.updates % config.exchange_every == 0, index, jnp.arange(config.chains))
-        moved = ("critics", "targets", "sampler", "std_mean", "var_mean")
-        return state._replace(**{name: langevin.permute(getattr(state, name), index) for name in moved})
-
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         batch_key, critic_key, chain_key, action_key, swap_key = jax.random.split(key, 5)
-        alpha = jnp.exp(state.log_alpha)
+        alpha, slow_actor = jnp.exp(state.log_alpha), state.target_actor
         batch, synthetic = batches(config, state, replay, batch_key)
-        state, metrics = move_critics(state._replace(synthetic=synthetic), batch, alpha, critic_key)
+        chains, metrics = ch.move(config, state.chains, slow_actor, batch, real_rows(config), alpha, critic_key)
         if config.exchange_every:
-            state = exchange(state, batch, alpha, swap_key)
+            chains = ch.exchange(config, chains, slow_actor, batch, alpha, state.updates, swap_key)
 
-        critics, obs = followed(config, state.critics, batch, chain_key)
+        critics, obs = followed(config, chains.critics, batch, chain_key)
         (pi_loss, (log_prob, saturated)), grads = jax.value_and_grad(actor_loss, has_aux=True)(
             state.actor, critics, alpha, obs, action_key
         )
         updates, actor_opt = actor_adam.update(grads, state.actor_opt)
         actor = optax.apply_updates(state.actor, updates)
-
         a_grad = jax.grad(alpha_loss)(state.log_alpha, log_prob, target_entropy)
         updates, alpha_opt = alpha_adam.update(a_grad, state.alpha_opt)
+
+        before = state._replace(chains=chains, synthetic=synthetic, updates=state.updates + 1)
+        after = before._replace(
+            actor=actor,
+            target_actor=polyak(slow_actor, actor, config.tau),
+            chains=chains._replace(targets=polyak(chains.targets, chains.critics, config.tau)),
+            log_alpha=optax.apply_updates(state.log_alpha, updates),
+            actor_opt=actor_opt,
+            alpha_opt=alpha_opt,
+        )
+        if config.released.delay > 1:
+            now = state.updates % config.released.delay == 0
+            pick = lambda new, old: new if new is old else jnp.where(now, new, old)  # noqa: E731
+            after = jax.tree.map(pick, after, before)
         metrics |= {
             "actor_loss": pi_loss,
             "actor_grad_norm": optax.tree.norm(grads),
@@ -373,38 +260,15 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             "entropy": -log_prob,
             "saturation": saturated,
         }
-        moved = state._replace(
-            actor=actor,
-            target_actor=polyak(state.target_actor, actor, config.tau),
-            targets=polyak(state.targets, state.critics, config.tau),
-            log_alpha=optax.apply_updates(state.log_alpha, updates),
-            actor_opt=actor_opt,
-            alpha_opt=alpha_opt,
-        )
-        if config.released.delay > 1:
-            now = state.updates % config.released.delay == 0
-            delayed = ("actor", "target_actor", "targets", "log_alpha", "actor_opt", "alpha_opt")
-            chosen = {name: (getattr(moved, name), getattr(state, name)) for name in delayed}
-            pick = lambda pair: jax.tree.map(lambda new, old: jnp.where(now, new, old), *pair)  # noqa: E731
-            moved = moved._replace(**{name: pick(pair) for name, pair in chosen.items()})
-        return moved._replace(updates=state.updates + 1), metrics
-
-    def refresh(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
-        """Fits the generator to the replay and refills D'."""
-        fit_key, draw_key = jax.random.split(key)
-        assert state.generator is not None
-        generator, metrics = synthesis.fit(config.generator, state.generator, replay, fit_key)
-        gamma = jnp.max(layout.unpack(replay.rows).discount)
-        rows = synthesis.generate(config.generator, layout, generator, config.synthetic_capacity, draw_key, gamma)
-        return state._replace(generator=generator, synthetic=rows, filled=jnp.ones((), bool)), metrics
+        return after, metrics
 
     return Agent(
         init=init,
         policy=lambda state: state.actor,
         act=act,
         update=update,
-        critics=lambda state: state.critics,
-        value=value,
-        refresh=refresh if config.synthetic else None,
+        critics=lambda state: state.chains.critics,
+        value=ch.value,
+        refresh=(lambda *inputs: refill(config, *inputs)) if config.synthetic else None,
         refresh_every=config.refresh_every if config.synthetic else 0,
     )

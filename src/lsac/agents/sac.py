@@ -15,7 +15,7 @@ import optax
 
 from lsac import replay as rb
 from lsac.distributions import tanh_normal_sample
-from lsac.networks import Critic, GaussianActor, ensemble, polyak, q_values
+from lsac.networks import Critic, GaussianActor, ensemble, polyak, q_values, sample_actions
 from lsac.optimisers import adam
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
@@ -61,12 +61,6 @@ def act(actor: GaussianActor, obs: Array, key: Key, explore: bool) -> Array:
 
 def value(critics: Critic, obs: Array, action: Array) -> Metrics:
     return {"q": jnp.min(jax.vmap(lambda critic: critic(obs, action))(critics))}
-
-
-def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, Array]:
-    """One action per observation of a batch, [B, A], and the log densities, [B]."""
-    mean, log_std = jax.vmap(actor)(obs)
-    return tanh_normal_sample(mean, log_std, key)
 
 
 def td_target(targets: Critic, actor: GaussianActor, alpha: Array, batch: Transition, key: Key) -> Array:

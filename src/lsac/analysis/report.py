@@ -17,21 +17,39 @@ COLUMNS += ("last10_mean", "last10_low95", "last10_high95", "max_of_mean", "step
 COLOURS = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3a8fa8", "#555555")
 
 
-def _draw(axes: plt.Axes, curve: Curve, label: str, colour: str) -> None:
+PANELS: dict[str, tuple[str, ...]] = {
+    "Q (line), Monte-Carlo return (dashes)": ("eval/q", "eval/mc_return"),
+    "bias of Q": ("eval/q_bias",),
+    "spread of Q over chains": ("eval/q_spread",),
+    "std of the return": ("eval/return_std",),
+    "α": ("train/ent_coef",),
+    "entropy": ("train/entropy",),
+    "norm of the critics' gradient": ("train/critic_grad_norm",),
+    "norm of the actor's gradient": ("train/actor_grad_norm",),
+    "share of saturated actions": ("train/saturation",),
+    "critic error: real (line), synthetic (dashes)": ("train/critic_loss", "train/critic_loss_synthetic"),
+    "generator loss": ("train/diffusion_loss",),
+    "dynamics error: generated (line), shuffled (dashes)": ("train/dynamics_error", "train/dynamics_error_shuffled"),
+}
+"""What the diagnostics show, where a run has it: one panel each, a second metric in dashes."""
+
+
+def _draw(axes: plt.Axes, curve: Curve, label: str, colour: str, style: str = "-") -> None:
     bands = np.array([interval(curve.values[:, t]) for t in range(len(curve.steps))])
     for values in curve.values:
-        axes.plot(curve.steps, values, color=colour, alpha=0.25, linewidth=0.8)
+        axes.plot(curve.steps, values, style, color=colour, alpha=0.25, linewidth=0.8)
     if len(curve.values) > 1:
         axes.fill_between(curve.steps, bands[:, 1], bands[:, 2], color=colour, alpha=0.18, linewidth=0)
-    axes.plot(curve.steps, bands[:, 0], color=colour, linewidth=2, label=label)
+    axes.plot(curve.steps, bands[:, 0], style, color=colour, linewidth=2, label=label)
 
 
-def _finish(figure: plt.Figure, axes: plt.Axes, path: Path) -> Path:
-    axes.set_xlabel("environment steps per seed")
+def _tidy(axes: plt.Axes) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
-    axes.legend(frameon=False, loc="best")
+
+
+def _finish(figure: plt.Figure, path: Path) -> Path:
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=140)
@@ -47,12 +65,49 @@ def draw_curves(runs: list[Run], path: Path) -> Path:
     """Mean (line), 95 % interval over seeds (band) and every seed (thin lines) of runs on one environment."""
     returns = [run.returns() for run in runs]
     figure, axes = plt.subplots(figsize=(7, 4.2))
-    for i, (run, (title, curve)) in enumerate(zip(runs, returns, strict=True)):
-        seeds = f"{len(curve.values)} seed{'s' if len(curve.values) > 1 else ''}"
-        _draw(axes, curve, f"{run.algorithm}, {seeds}", COLOURS[i % len(COLOURS)])
+    for i, (label, (title, curve)) in enumerate(zip(_labels(runs), returns, strict=True)):
+        _draw(axes, curve, label, COLOURS[i % len(COLOURS)])
         axes.set_ylabel(title)
     axes.set_title(runs[0].experiment.env, loc="left")
-    return _finish(figure, axes, path)
+    axes.set_xlabel("environment steps per seed")
+    axes.legend(frameon=False, loc="best")
+    _tidy(axes)
+    return _finish(figure, path)
+
+
+def _labels(runs: list[Run]) -> list[str]:
+    """By algorithm; by folder where several runs are of the same one."""
+    algorithms = [run.algorithm for run in runs]
+    names = algorithms if len(set(algorithms)) == len(runs) else [run.path.resolve().name for run in runs]
+    counts = [run.experiment.seeds for run in runs]
+    return [f"{name}, {n} seed{'s' if n > 1 else ''}" for name, n in zip(names, counts, strict=True)]
+
+
+def draw_diagnostics(runs: list[Run], path: Path) -> Path | None:
+    """What the agents say of themselves, runs on one environment over each other; None if no run says anything."""
+    panels = {
+        title: [[run.curve(metric) for metric in metrics] for run in runs]
+        for title, metrics in PANELS.items()
+        if any(len(run.curve(metrics[0]).steps) for run in runs)
+    }
+    if not panels:
+        return None
+    columns = min(3, len(panels))
+    figure, grid = plt.subplots(
+        -(-len(panels) // columns), columns, figsize=(4.6 * columns, 2.9 * -(-len(panels) // columns)), squeeze=False
+    )
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+        for i, (label, pair) in enumerate(zip(_labels(runs), curves, strict=True)):
+            for curve, style in zip(pair, ("-", "--"), strict=False):
+                if len(curve.steps):
+                    _draw(axes, curve, label if style == "-" else "", COLOURS[i % len(COLOURS)], style)
+        axes.set_title(title, loc="left", fontsize=9)
+        _tidy(axes)
+    grid.flat[0].legend(frameon=False, fontsize=8)
+    figure.suptitle(runs[0].experiment.env, x=0.01, ha="left")
+    return _finish(figure, path)
 
 
 def write_table(runs: list[Run], path: Path) -> Path:
@@ -76,9 +131,10 @@ def write_table(runs: list[Run], path: Path) -> Path:
 
 
 def write_report(runs: list[Run], out: Path) -> list[Path]:
-    """One picture per environment and one table for all."""
-    envs = dict.fromkeys(run.experiment.env for run in runs)
-    pictures = [
-        draw_curves([r for r in runs if r.experiment.env == env], out / f"{env.replace('/', '-')}.png") for env in envs
-    ]
-    return [*pictures, write_table(runs, out / "table.csv")]
+    """Per environment the curves and the diagnostics, and one table for all."""
+    pictures: list[Path | None] = []
+    for env in dict.fromkeys(run.experiment.env for run in runs):
+        same, name = [run for run in runs if run.experiment.env == env], env.replace("/", "-")
+        pictures.append(draw_curves(same, out / f"{name}.png"))
+        pictures.append(draw_diagnostics(same, out / f"{name}-diagnostics.png"))
+    return [*(picture for picture in pictures if picture), write_table(runs, out / "table.csv")]

@@ -1,0 +1,152 @@
+"""How long an update takes, and how long its matrix products alone would."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from lsac import langevin, memory
+from lsac import replay as rb
+from lsac.agents import AGENTS
+from lsac.experiment import Experiment
+from lsac.presets import preset as find_preset
+from lsac.training import cache_compilations, describe, make_agent, source_of
+from lsac.types import Array, EnvSpec
+
+ROWS = 100_000
+"""Transitions in the replay that updates are timed on."""
+
+
+class Timing(NamedTuple):
+    update: float
+    """milliseconds of one update of all seeds"""
+    products: float
+    """milliseconds of the update's matrix products alone"""
+    ratio: float
+    noise: float | None
+    """milliseconds of the Langevin noise for all critics, where the algorithm has any"""
+    parameters: int
+    """of one seed, slow copies left out"""
+    bytes: int
+    """of one seed's agent, its own buffers included"""
+
+
+class Product(NamedTuple):
+    """One matrix product of the update: shapes and which axes are multiplied."""
+
+    left: Any
+    right: Any
+    dimensions: Any
+
+
+def products_of(jaxpr: Jaxpr) -> Iterator[Product]:
+    """Every matrix product of a program, those in loops as often as they run."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            left, right = (x.aval for x in equation.invars)
+            yield Product(left, right, equation.params["dimension_numbers"])
+        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for inner in _inner(equation.params):
+            for _ in range(times):
+                yield from products_of(inner)
+
+
+def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    for value in params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, Jaxpr):
+                yield item
+
+
+def run_products(products: list[Product], operands: list[tuple[Array, Array]], repeats: int) -> Array:
+    """All of them, one after the other as in the update; the barriers keep the compiler from doing less."""
+
+    def once(_: Any, token: Array) -> Array:
+        for product, (left, right) in zip(products, operands, strict=True):
+            left, token = jax.lax.optimization_barrier((left, token))
+            out = jax.lax.optimization_barrier(jax.lax.dot_general(left, right, product.dimensions))
+            token = out.reshape(-1)[0].astype(jnp.float32)
+        return token
+
+    return jax.lax.fori_loop(0, repeats, once, jnp.zeros(()))
+
+
+def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
+    """Prints one line per algorithm, each as soon as it is known."""
+    experiments = {name: find_preset(name, preset, env) for name in algorithms or AGENTS}
+    spec = describe(source_of(env))
+    cache_compilations()
+    print(
+        f"{env}: {spec.obs_dim} observations, {spec.action_dim} actions; {seeds} seed{'s' if seeds > 1 else ''} "
+        f"on {jax.devices()[0].device_kind}; medians of {rounds} rounds of {repeats} updates"
+    )
+    print(f"{'':8s} {'update':>10s} {'products':>10s} {'ratio':>6s} {'noise':>18s} {'parameters':>12s} {'agent':>10s}")
+    for name, experiment in experiments.items():
+        t = bench(name, experiment, spec, seeds, rounds, repeats)
+        noise = "–" if t.noise is None else f"{t.noise:.2f} ms ({t.noise / t.update:.1%})"
+        print(
+            f"{name:8s} {t.update:7.2f} ms {t.products:7.2f} ms {t.ratio:6.2f} {noise:>18s} "
+            f"{t.parameters:12,} {memory.size(t.bytes):>10s}"
+        )
+
+
+def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Timing:
+    """Times `repeats` updates and their products in turn, `rounds` times; medians, and the median of the ratios."""
+    agent = make_agent(algorithm, experiment, spec)
+    keys = jax.random.split(jax.random.key(0), seeds)
+    state = jax.jit(jax.vmap(agent.init))(keys)
+    layout = rb.Layout(*spec)
+    rows = jnp.tanh(jax.random.normal(jax.random.key(1), (seeds, ROWS, layout.width)))
+    replay = rb.Replay(rows, jnp.asarray(ROWS, jnp.int32), jnp.zeros((), jnp.int32), layout)
+    axes: Any = rb.Replay(0, None, None, layout)  # type: ignore[arg-type]
+    update = jax.vmap(agent.update, in_axes=(0, axes, 0))
+
+    def updates(state: Any, key: Array) -> tuple[Any, Any]:
+        step = lambda state, key: update(state, replay, jax.random.split(key, seeds))  # noqa: E731
+        return jax.lax.scan(step, state, jax.random.split(key, repeats))
+
+    products = list(products_of(jax.make_jaxpr(update)(state, replay, keys).jaxpr))
+    operands = [
+        tuple(jax.random.normal(jax.random.key(i), x.shape, x.dtype) for x in (p.left, p.right))
+        for i, p in enumerate(products)
+    ]
+    compiled = jax.jit(updates, donate_argnums=0)
+    only_products = jax.jit(lambda operands: run_products(products, operands, repeats))
+    times: list[tuple[float, float]] = []
+    for number in range(rounds + 1):  # the first one compiles and is not counted
+        key = jax.random.key(number)
+        (state, _), whole = _timed(partial(compiled, state, key))
+        _, part = _timed(lambda: only_products(operands))
+        times.append((1e3 * whole / repeats, 1e3 * part / repeats))
+    whole, part = (statistics.median(column) for column in zip(*times[1:], strict=True))
+    ratio = statistics.median(a / b for a, b in times[1:])
+
+    noise = None
+    critics = agent.critics(state) if agent.critics else ()
+    if hasattr(experiment.agent, "sampler"):
+        draw = jax.jit(lambda key: langevin.gaussian_noise(key, critics))
+        draw(keys[0])
+        noise = 1e3 * statistics.median(_timed(lambda: draw(keys[0]))[1] for _ in range(rounds))
+    learnt = (agent.policy(state), critics)
+    return Timing(whole, part, ratio, noise, _count(learnt) // seeds, _nbytes(state) // seeds)
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    result = jax.block_until_ready(work())
+    return result, time.perf_counter() - started
+
+
+def _count(tree: Any) -> int:
+    return sum(x.size for x in jax.tree.leaves(tree))
+
+
+def _nbytes(tree: Any) -> int:
+    return sum(x.nbytes for x in jax.tree.leaves(tree))

@@ -1,0 +1,57 @@
+"""The bench counts every matrix product of an update, and says what it measured."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import lsac
+
+from lsac.bench import products_of, run_products
+
+
+def test_products_are_found_wherever_they_are():
+    def program(a, b):
+        c = jax.jit(lambda a: a @ b)(a)  # [3, 5]
+        loop, _ = jax.lax.scan(lambda carry, _: (carry @ jnp.ones((5, 5)), None), c, length=4)
+        return jax.vmap(lambda row: row @ b.T)(loop)
+
+    found = list(products_of(jax.make_jaxpr(program)(jnp.ones((3, 2)), jnp.ones((2, 5))).jaxpr))
+    shapes = [(product.left.shape, product.right.shape) for product in found]
+    assert shapes == [((3, 2), (2, 5)), *[((3, 5), (5, 5))] * 4, ((3, 5), (5, 2))]
+
+
+def test_running_the_products_multiplies_as_the_update_does():
+    """The last product's first entry comes out, after any number of repeats."""
+    jaxpr = jax.make_jaxpr(lambda a, b: a.T @ (a @ b))(jnp.ones((3, 2)), jnp.ones((2, 5))).jaxpr
+    products = list(products_of(jaxpr))
+    rng = np.random.default_rng(0)
+    operands = [tuple(jnp.asarray(rng.normal(size=x.shape), jnp.float32) for x in (p.left, p.right)) for p in products]
+    left, right = (np.asarray(x) for x in operands[-1])
+    expected = (left.T @ right if left.shape[0] == 3 else left @ right)[0, 0]
+    assert float(run_products(products, operands, 2)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_command_prints_time_ratio_and_size():
+    """Pendulum, two layers of 128: 17,282 numbers of the actor and 2 × 17,281 of the critics, counted by hand."""
+    result = lsac("bench", "sac", "--env", "Pendulum-v1", "--preset", "quickstart", "--rounds", 2, "--updates", 2)
+    assert (result.code, result.err) == (0, "")
+    first, head, line = result.out.splitlines()
+    assert first.startswith("Pendulum-v1: 3 observations, 1 actions; 1 seed on ")
+    assert head.split() == ["update", "products", "ratio", "noise", "parameters", "agent"]
+    name, update, _, products, _, ratio, noise, parameters, *_ = line.split()
+    assert (name, noise, parameters) == ("sac", "–", "51,844")
+    assert float(update) > float(products) > 0
+    assert float(ratio) == pytest.approx(float(update) / float(products), rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (("sac", "--rounds", "0"), "lsac: --rounds 0: must be at least 1"),
+        (("sca",), "lsac: algorithm sca: must be one of lsac, sac; did you mean sac?"),
+        (("sac", "--preset", "released"), "lsac: --preset released: sac has default, paper, quickstart"),
+    ],
+)
+def test_bad_input_is_one_sentence(args, sentence):
+    result = lsac("bench", *args)
+    assert (result.code, result.sentence) == (2, sentence)
