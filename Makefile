@@ -4,10 +4,10 @@ STAMP := .venv/.installed
 
 .PHONY: demo test check learning clean
 
-# Trains SAC on Pendulum-v1, three seeds side by side, and leaves a learning curve.
+# Trains LSAC on Pendulum-v1, three seeds side by side, and leaves a learning curve.
 demo: $(STAMP)
 	rm -rf runs/demo
-	$(BIN)/lsac train sac --env Pendulum-v1 --preset quickstart --out runs/demo
+	$(BIN)/lsac train lsac --env Pendulum-v1 --preset quickstart --out runs/demo
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadfile

@@ -136,7 +136,9 @@ def test_the_commands_of_the_readme(tmp_path, monkeypatch):
         else:
             run(words)
     assert (tmp_path / "runs/demo/curve.png").is_file(), "make demo leaves a learning curve"
-    assert {path.name for path in (tmp_path / "report").iterdir()} == {"Pendulum-v1.png", "table.csv"}
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        *("Pendulum-v1.png", "Pendulum-v1-diagnostics.png", "table.csv")
+    }
 
 
 def test_make_has_the_targets_that_are_spoken_of():

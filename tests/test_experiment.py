@@ -82,11 +82,20 @@ def test_what_cannot_work_is_refused_in_one_sentence(options, sentence):
     assert str(refused.value) == sentence
 
 
-@pytest.mark.parametrize("name", ["chains", "critics_per_chain", "synthetic_capacity"])
+@pytest.mark.parametrize("name", ["chains", "critics_per_chain"])
 def test_what_lsac_counts_is_at_least_one(name):
     check(Experiment(lsac.Config(**{name: 1}), "Pendulum-v1"))
     with pytest.raises(InputError, match=rf"^--{name.replace('_', '-')} 0: must be at least 1$"):
         check(Experiment(lsac.Config(**{name: 0}), "Pendulum-v1"))
+
+
+NO_ROOM = lsac.Config(chains=3, synthetic_capacity=2)
+
+
+def test_every_chain_needs_a_share_of_the_generated_rows():
+    check(Experiment(lsac.Config(chains=3, synthetic_capacity=3), "Pendulum-v1"))
+    with pytest.raises(InputError, match="^--synthetic-capacity 2: must be at least --chains 3$"):
+        check(Experiment(NO_ROOM, "Pendulum-v1"))
 
 
 @pytest.mark.parametrize("options", AT_THE_EDGE, ids=str)
@@ -99,9 +108,10 @@ def test_every_refusal_of_check_has_an_example():
     body = ast.walk(ast.parse(inspect.getsource(check)))
     written = {first + node.lineno - 1 for node in body if isinstance(node, ast.Raise)}
     seen = set()
-    for options, _ in REFUSED:
+    refused = [experiment(**options) for options, _ in REFUSED] + [Experiment(NO_ROOM, "Pendulum-v1")]
+    for wrong in refused:
         try:
-            check(experiment(**options))
+            check(wrong)
         except InputError as error:
             seen |= {frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == "check"}
     assert written - seen == set(), "lines of experiment.py that refuse something; add an example to REFUSED"

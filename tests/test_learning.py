@@ -2,6 +2,7 @@
 
 import pytest
 
+from lsac.agents import AGENTS
 from lsac.loops import Stop
 from lsac.presets import preset
 from lsac.training import Training, describe, source_of
@@ -10,7 +11,7 @@ pytestmark = pytest.mark.learning
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("algorithm", ["sac"])
+@pytest.mark.parametrize("algorithm", AGENTS)
 def test_pendulum_swings_up(algorithm):
     """Three seeds of the quickstart preset; −250 is an upright pendulum, −1200 a policy that does nothing."""
     experiment = preset(algorithm, "quickstart", "Pendulum-v1")

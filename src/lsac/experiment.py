@@ -97,7 +97,7 @@ def check(experiment: Experiment) -> None:
         raise InputError(f"--chunk {e.chunk}: must be a multiple of --num-envs {e.num_envs}")
     if abs(e.chunk * e.utd - e.updates_per_chunk) > 1e-9 or e.updates_per_chunk < 1:
         raise InputError(f"--utd {e.utd}: times --chunk {e.chunk} must be a whole number of updates, at least 1")
-    for name in ("batch_size", "critics", "chains", "critics_per_chain", "synthetic_capacity"):
+    for name in ("batch_size", "critics", "chains", "critics_per_chain"):
         if getattr(e.agent, name, 1) < 1:
             raise InputError(f"{_flag(name)} {getattr(e.agent, name)}: must be at least 1")
     chains = getattr(e.agent, "chains", 1)

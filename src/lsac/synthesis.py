@@ -26,17 +26,17 @@ from lsac.types import Array, Key, Metrics, Transition
 
 @dataclass(frozen=True)
 class Config:
-    width: int = 1024
+    width: int = 512
     """width of the residual blocks"""
     dim_t: int = 256
     """width of the noise embedding and of the first layer"""
     blocks: int = 6
     """number of residual blocks"""
-    train_steps: int = 3_000
+    train_steps: int = 4_000
     """gradient steps in one fit; a multiple of ema_every"""
-    batch_size: int = 256
+    batch_size: int = 1_024
     """transitions per gradient step"""
-    lr: float = 3e-4
+    lr: float = 1e-3
     """Adam step size at the start of a fit; a cosine takes it to 0 at the end"""
     betas: tuple[float, float] = (0.9, 0.99)
     """Adam decay rates"""
@@ -81,7 +81,15 @@ class Config:
 
 
 PAPER = Config(
-    train_steps=100_000, warm_start=False, compute_dtype="float32", sampler="heun", sampler_steps=128, sigma_max=80.0
+    width=1024,
+    train_steps=100_000,
+    batch_size=256,
+    lr=3e-4,
+    warm_start=False,
+    compute_dtype="float32",
+    sampler="heun",
+    sampler_steps=128,
+    sigma_max=80.0,
 )
 
 
