@@ -94,7 +94,7 @@ NO_ROOM = lsac.Config(chains=3, synthetic_capacity=2)
 
 def test_every_chain_needs_a_share_of_the_generated_rows():
     check(Experiment(lsac.Config(chains=3, synthetic_capacity=3), "Pendulum-v1"))
-    with pytest.raises(InputError, match="^--synthetic-capacity 2: must be at least --chains 3$"):
+    with pytest.raises(InputError, match=r"^--synthetic-capacity 2: must be at least --chains 3$"):
         check(Experiment(NO_ROOM, "Pendulum-v1"))
 
 
