@@ -24,6 +24,10 @@ from lsac.experiment import FORMAT
 Arrays = dict[str, np.ndarray]
 Record = dict[str, Any]
 
+LABEL = "lsac"
+"""Of a file's one label: the SHA-256 of its content, then the record as JSON."""
+DIGITS = 64
+
 
 def named(tree: Any) -> Arrays:
     """The leaves of a pytree by their path, on the host."""
@@ -66,7 +70,8 @@ def write(path: Path, arrays: Arrays, record: Record) -> str:
     text = json.dumps({"format": FORMAT, **record})
     digest = _digest(arrays, text)
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    write_bytes(path, safetensors.numpy.save(arrays, {"record": text, "sha256": digest}))
+    # One label only: safetensors writes several in no fixed order, and equal content should be an equal file.
+    write_bytes(path, safetensors.numpy.save(arrays, {LABEL: digest + text}))
     return digest
 
 
@@ -80,11 +85,12 @@ def read(path: Path) -> tuple[Arrays, Record]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: is not a readable safetensors file ({error})") from None
-    if "record" not in labels or "sha256" not in labels:
+    if LABEL not in labels:
         raise CheckpointError(f"{path}: was not written by lsac (it has no record)")
-    if labels["sha256"] != _digest(arrays, labels["record"]):
+    digest, text = labels[LABEL][:DIGITS], labels[LABEL][DIGITS:]
+    if digest != _digest(arrays, text):
         raise CheckpointError(f"{path}: is damaged (its SHA-256 does not match)")
-    record = json.loads(labels["record"])
+    record = json.loads(text)
     if record["format"] != FORMAT:
         raise CheckpointError(f"{path}: has format {record['format']}; this version reads format {FORMAT}")
     return arrays, record
@@ -93,7 +99,7 @@ def read(path: Path) -> tuple[Arrays, Record]:
 def _segments(path: Path) -> list[Record]:
     """The transitions that a checkpoint names; its arrays stay unread."""
     with safetensors.safe_open(path, framework="numpy") as file:
-        return list(json.loads(file.metadata()["record"])["replay"])
+        return list(json.loads(file.metadata()[LABEL][DIGITS:])["replay"])
 
 
 def _digest(arrays: Arrays, text: str) -> str:
