@@ -1,8 +1,9 @@
 """Checkpoints are data: safetensors with a JSON record and a SHA-256 inside. Loading one cannot run code.
 
-    checkpoints/step-000050000.safetensors      agent, optimisers, counters: the newest two are kept
+    checkpoints/step-000050000.safetensors      agent, optimisers, simulators, counters: the newest two are kept
+    checkpoints/stopped.safetensors             the same where a run was stopped, until it is saved again
     checkpoints/best.safetensors                each seed's best evaluated policy
-    checkpoints/replay/rows-….safetensors       transitions, each written once, by the checkpoint that follows it
+    checkpoints/replay/rows-….safetensors       transitions, each written once
 
 Every file is written aside, flushed to the disk and renamed, so that it is whole or absent.
 """
@@ -27,6 +28,8 @@ Record = dict[str, Any]
 LABEL = "lsac"
 """Of a file's one label: the SHA-256 of its content, then the record as JSON."""
 DIGITS = 64
+TAIL = "rows"
+"""The array of a checkpoint with the transitions that are in no file of their own yet."""
 
 
 def named(tree: Any) -> Arrays:
@@ -53,11 +56,15 @@ def unnamed(arrays: Arrays, like: Any, where: Path) -> Any:
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes aside, flushes and renames: the path holds the old content or the new, never a part."""
     aside = path.with_name(f".{path.name}.tmp")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)  # on a full disk, the half-written file is what fills it
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -96,10 +103,21 @@ def read(path: Path) -> tuple[Arrays, Record]:
     return arrays, record
 
 
+def _label(path: Path) -> Record:
+    """The record of a checkpoint; its arrays stay unread."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return dict(json.loads(file.metadata()[LABEL][DIGITS:]))
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path}: is not a readable checkpoint ({error})") from None
+
+
 def _segments(path: Path) -> list[Record]:
-    """The transitions that a checkpoint names; its arrays stay unread."""
-    with safetensors.safe_open(path, framework="numpy") as file:
-        return list(json.loads(file.metadata()[LABEL][DIGITS:])["replay"])
+    return list(_label(path)["replay"])
+
+
+def _step(path: Path) -> int:
+    return int(_label(path)["step"])
 
 
 def _digest(arrays: Arrays, text: str) -> str:
@@ -125,6 +143,8 @@ class Checkpoint(NamedTuple):
     state: Arrays
     rows: np.ndarray
     """[S, n, width]: the newest transitions of every seed, in the order they were collected"""
+    tail: np.ndarray
+    """the last of them, which no file of transitions holds yet"""
 
 
 class Checkpoints:
@@ -133,32 +153,61 @@ class Checkpoints:
     def __init__(self, root: Path):
         self.root = root
         self.replay = root / "replay"
+        self.stopped = root / "stopped.safetensors"
 
-    def save(self, step: int, state: Arrays, record: Record, rows: np.ndarray, first: int, keep: int) -> None:
-        """Writes a checkpoint. `rows` follow the `first` transitions already written; `keep` of all are needed."""
+    def save(
+        self,
+        step: int,
+        state: Arrays,
+        record: Record,
+        rows: np.ndarray,
+        first: int,
+        keep: int,
+        segment: int,
+        stopped: bool = False,
+    ) -> np.ndarray:
+        """Writes a checkpoint. `rows` follow the `first` transitions already written; `keep` of all are needed.
+
+        Whole segments of `segment` transitions, counted from the run's first, go into files of their own, the rest
+        into the checkpoint: which files there are then depends on no more than where the run is. Returns that rest,
+        which the next call has to be given again.
+        """
         self.replay.mkdir(parents=True, exist_ok=True)
-        paths = self.paths()
-        segments = [s for s in _segments(paths[-1]) if s["stop"] <= first] if paths else []
-        stop = first + rows.shape[1]
-        if stop > first:
+        newest, total = self.newest(), first + rows.shape[1]
+        segments = [s for s in _segments(newest) if s["stop"] <= first] if newest else []
+        while segment and first % segment == 0 and total - first >= segment:
+            part, rows, stop = rows[:, :segment], rows[:, segment:], first + segment
             file = f"rows-{first:010d}-{stop:010d}.safetensors"
-            digest = write(self.replay / file, {"rows": rows}, {"first": first})
+            digest = write(self.replay / file, {"rows": part}, {"first": first})
             segments.append({"file": file, "stop": stop, "sha256": digest})
-        segments = [s for s in segments if s["stop"] > stop - keep]
-        write(self.root / f"step-{step:010d}.safetensors", state, record | {"step": step, "replay": segments})
+            first = stop
+        segments = [s for s in segments if s["stop"] > total - keep]
+        path = self.stopped if stopped else self.root / f"step-{step:010d}.safetensors"
+        write(path, state | {TAIL: rows}, record | {"step": step, "replay": segments})
+        if not stopped:
+            self.stopped.unlink(missing_ok=True)
         self._prune()
+        return rows
 
     def load(self) -> Checkpoint:
         """The newest checkpoint, with its transitions."""
-        paths = self.paths()
-        if not paths:
+        path = self.newest()
+        if path is None:
             raise CheckpointError(f"{self.root}: holds no checkpoint")
-        state, record = read(paths[-1])
-        if "replay" not in record:
-            raise CheckpointError(f"{paths[-1]}: is not a checkpoint of a run")
-        parts = [self._rows(segment) for segment in record["replay"]]
+        state, record = read(path)
+        if "replay" not in record or TAIL not in state:
+            raise CheckpointError(f"{path}: is not a checkpoint of a run")
+        tail = state.pop(TAIL)
+        parts = [self._rows(segment) for segment in record["replay"]] + [tail][: tail.shape[1]]
         rows = np.concatenate(parts, axis=1) if parts else np.zeros((0, 0, 0), np.float32)
-        return Checkpoint(paths[-1], record, state, rows)
+        return Checkpoint(path, record, state, rows, tail)
+
+    def newest(self) -> Path | None:
+        """What a stop left counts if nothing was saved since."""
+        paths = self.paths()
+        if self.stopped.is_file() and (not paths or _step(self.stopped) >= _step(paths[-1])):
+            return self.stopped
+        return paths[-1] if paths else None
 
     def save_best(self, policies: np.ndarray, record: Record) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -188,7 +237,8 @@ class Checkpoints:
         paths = self.paths()
         for old in paths[:-2]:
             old.unlink()
-        wanted = {s["file"] for path in paths[-2:] for s in _segments(path)}
+        kept = [*paths[-2:], self.stopped] if self.stopped.is_file() else paths[-2:]
+        wanted = {s["file"] for path in kept for s in _segments(path)}
         for file in (*self.replay.iterdir(), *self.root.glob(".*.tmp")):
             if file.name not in wanted:
                 file.unlink()

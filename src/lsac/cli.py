@@ -12,6 +12,10 @@ import tyro
 
 from lsac.errors import InputError, LsacError
 
+RESUMES = {
+    "exact": "exact: the simulators go on where they were",
+    "episode": "not exact: the simulators cannot be captured and start new episodes",
+}
 STOPPED = 75
 """Exit code of a run that a signal stopped: it is saved, and `lsac resume` continues it."""
 
@@ -106,6 +110,7 @@ def _peek(args: list[str], flag: str) -> str | None:
 
 def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, resume: bool) -> int:
     from lsac.display import Display
+    from lsac.folder import Resumed
     from lsac.loops import Stop
     from lsac.training import Training
 
@@ -117,8 +122,9 @@ def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, r
             training = Training(algorithm, experiment, source, spec, folder, display.watch, display.say, source)
             try:
                 if resume:
-                    training.loop.restore(folder.checkpoints.load())
-                    display.say(f"continuing at step {training.loop.step:,}; simulators start new episodes")
+                    kind = training.loop.restore(folder.checkpoints.load())
+                    folder.write_config(algorithm, experiment, Resumed(training.loop.step, kind))
+                    display.say(f"continuing at step {training.loop.step:,}; {RESUMES[kind]}")
                 finished = training.loop.run(stop)
             finally:
                 training.close()
@@ -169,6 +175,7 @@ def resume(args: list[str]) -> int:
 
     given = _parse(Resume, args, "lsac resume", RESUME_HELP)
     folder, algorithm, experiment = RunFolder.open(given.run)
+    folder.lock()
     step = folder.checkpoints.load().record["step"]
     if given.steps is not None:
         if given.steps < step:
@@ -181,7 +188,6 @@ def resume(args: list[str]) -> int:
     source = source_of(experiment.env)
     spec = describe(source)
     require_memory(algorithm, experiment, spec)
-    folder.write_config(algorithm, experiment)
     return _run(algorithm, experiment, source, spec, folder, resume=True)
 
 

@@ -21,5 +21,15 @@ class EnvironmentFault(LsacError, RuntimeError):
     exit_code = 3
 
 
+class Diverged(LsacError, ArithmeticError):
+    """A loss or a policy is no longer a number: names the seed, the quantity and the step."""
+
+    exit_code = 4
+
+
+class SaveFailed(LsacError, OSError):
+    """A checkpoint could not be written; the one before is as it was."""
+
+
 class MemoryRefused(InputError, MemoryError):
     """What was asked for cannot fit: says how much it needs and how much there is."""

@@ -1,17 +1,27 @@
 """A run is a folder: config.json, metrics.jsonl, tensorboard/ and checkpoints/. Nothing else is needed."""
 
+import fcntl
 import json
 import time
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from lsac.checkpoint import Checkpoints, read_json, write_bytes
 from lsac.errors import InputError
 from lsac.experiment import Experiment, from_json, to_json
 
 
+class Resumed(NamedTuple):
+    """One continuation of a run: from which step, and whether its simulators went on too (exact) or not (episode)."""
+
+    step: int
+    kind: str
+
+
 class RunFolder:
     def __init__(self, path: Path):
         self.path = path
+        self._lock: TextIO | None = None
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @property
@@ -21,7 +31,9 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, algorithm: str, experiment: Experiment) -> "RunFolder":
         folder = cls(path)
-        if folder.config.exists() and not folder.checkpoints.paths():
+        if path.is_dir():
+            folder.lock()
+        if folder.config.exists() and folder.checkpoints.newest() is None:
             raise InputError(f"--out {path}: holds a run that was never saved; remove it or choose another folder")
         if folder.config.exists():
             raise InputError(
@@ -29,6 +41,7 @@ class RunFolder:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
+            folder.lock()
             folder.write_config(algorithm, experiment)
         except OSError as error:
             raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
@@ -42,8 +55,28 @@ class RunFolder:
         algorithm, experiment = from_json(read_json(folder.config), str(folder.config))
         return folder, algorithm, experiment
 
-    def write_config(self, algorithm: str, experiment: Experiment) -> None:
-        write_bytes(self.config, json.dumps(to_json(algorithm, experiment), indent=2).encode() + b"\n")
+    def write_config(self, algorithm: str, experiment: Experiment, resumed: Resumed | None = None) -> None:
+        """Writes config.json; a resume is added to those that it tells of."""
+        told = read_json(self.config).get("resumes", []) if self.config.is_file() else []
+        told = [*told, resumed._asdict()] if resumed else told
+        config = to_json(algorithm, experiment) | ({"resumes": told} if told else {})
+        write_bytes(self.config, json.dumps(config, indent=2).encode() + b"\n")
+
+    def lock(self) -> None:
+        """Keeps every other process from training here, until `release` or the end of this process, however it ends."""
+        if self._lock is None:
+            file = (self.path / ".lock").open("w")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.close()
+                raise InputError(f"{self.path}: another process is training in this folder") from None
+            self._lock = file
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
 
 def default_path(algorithm: str, env: str, seed: int) -> Path:

@@ -31,7 +31,7 @@ class Learner:
 
         def learn(
             state: Any, replay: rb.Replay, rows: Array, key: Key, first: Array
-        ) -> tuple[Any, rb.Replay, Array, Metrics]:
+        ) -> tuple[Any, rb.Replay, Array, Array, Metrics]:
             self.traces += 1
             replay = rb.add(replay, rows)
 
@@ -40,12 +40,14 @@ class Learner:
 
             state, metrics = jax.lax.scan(step, state, first + jnp.arange(updates, dtype=jnp.int32))
             means = jax.tree.map(lambda m: jnp.mean(m, axis=0), metrics)
-            return state, replay, snapshot.flatten(agent.policy(state)), means
+            policy = snapshot.flatten(agent.policy(state))
+            numbers = jnp.concatenate([policy, jnp.stack(jax.tree.leaves(means))])
+            return state, replay, policy, jnp.all(jnp.isfinite(numbers)), means
 
         self._chunk_updates = updates
         self.refresh_every = agent.refresh_every
         self._learn: Any = jax.jit(
-            jax.vmap(learn, in_axes=(0, axes, 0, 0, None), out_axes=(0, axes, 0, 0)), donate_argnums=(0, 1)
+            jax.vmap(learn, in_axes=(0, axes, 0, 0, None), out_axes=(0, axes, 0, 0, 0)), donate_argnums=(0, 1)
         )
         self._store = jax.jit(jax.vmap(rb.add, in_axes=(axes, 0), out_axes=axes), donate_argnums=0)
         self._refresh: Any = None
@@ -65,6 +67,7 @@ class Learner:
         self.state = jax.jit(jax.vmap(agent.init))(init_keys)
         self.replay = self._empty(layout, len(seeds), capacity)
         self.policies: Array = self._snapshot(self.state)
+        self.finite: Array = jnp.ones(len(seeds), bool)  # whether policies and losses are numbers still
         self._rows = jax.ShapeDtypeStruct((len(seeds), chunk, layout.width), jnp.float32)
 
     @staticmethod
@@ -86,9 +89,10 @@ class Learner:
 
     def learn(self, rows: np.ndarray) -> Metrics:
         """Adds transitions and makes a chunk's updates; returns the [S] mean of every metric, still on the device."""
-        self.state, self.replay, self.policies, metrics = self._learn(
+        self.state, self.replay, self.policies, self.finite, metrics = self._learn(
             self.state, self.replay, jnp.asarray(rows), self._keys, jnp.asarray(self.updates, jnp.int32)
         )
+        self.finite.copy_to_host_async()
         self.policies.copy_to_host_async()  # queued right behind these updates, so that it never waits for the next
         self.updates += self._chunk_updates
         return metrics
@@ -121,7 +125,7 @@ class Learner:
         keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(self._refresh_keys)
         self.state, metrics, sample = self._refresh(self.state, self.replay, keys)
         numbers, sample = jax.device_get((metrics, sample))
-        numbers["refresh_seconds"] = np.full(len(keys), time.monotonic() - started, np.float32)
+        numbers["time/refresh_seconds"] = np.full(len(keys), time.monotonic() - started, np.float32)
         return numbers, sample
 
     def restore(self, state: Any, rows: np.ndarray, total: int, updates: int) -> None:

@@ -14,9 +14,10 @@ import jax
 import numpy as np
 
 from lsac.checkpoint import Checkpoint, named, unnamed
-from lsac.envs.crew import Crew
+from lsac.envs.crew import Crew, Simulators
 from lsac.envs.lanes import Episode
-from lsac.errors import CheckpointError
+from lsac.errors import CheckpointError, Diverged, SaveFailed
+from lsac.evaluations import Best, Evaluations, improved
 from lsac.experiment import Experiment
 from lsac.folder import RunFolder
 from lsac.learner import Learner
@@ -71,22 +72,23 @@ class OffPolicy:
         evaluators: Crew | None,
         folder: RunFolder | None,
         watch: Watch,
+        say: Callable[[str], None] = lambda text: None,
         inspect: Inspect | None = None,
     ):
         self.algorithm, self.experiment, self.learner = algorithm, experiment, learner
-        self._crew, self._evaluators, self._folder, self._watch = crew, evaluators, folder, watch
+        self._crew, self._folder, self._watch, self._say = crew, folder, watch, say
+        self._evaluations = Evaluations(evaluators, learner) if evaluators else None
         self.step = 0
-        self.best = np.full(experiment.seeds, -np.inf)
-        self._best_policies = np.array(learner.policies)
-        self._best_steps = [0] * experiment.seeds
+        seeds = experiment.seeds
+        self.best = Best(np.full(seeds, -np.inf), [0] * seeds, np.array(learner.policies))
         self._pending: np.ndarray | None = None  # collected, not yet learned from
-        self._unsaved: list[np.ndarray] = []  # collected since the last checkpoint
+        self._resumed_simulators = False
+        self._unsaved: list[np.ndarray] = []  # collected, and not in a file of transitions yet
         self._window: list[dict[str, jax.Array]] = []
         self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
         self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
-        self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
-        self._evaluating: tuple[int, np.ndarray, Any] | None = None
+        self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(seeds)]
         self._evaluated_at = -1
         self._seconds = 0.0
         self._log: MetricsLog | None = None
@@ -95,12 +97,13 @@ class OffPolicy:
         """Trains to the end (True) or until asked to stop (False); either way the run is saved."""
         e = self.experiment
         if self._folder and self._log is None:
-            self._log = MetricsLog(self._folder.path, e.seed_list)
+            self._log = MetricsLog(self._folder.path, e.seed_list, self._say)
         self._started = self._last_log = time.monotonic()
         self._started -= self._seconds
         self._last_step = self.step
         if self.step < e.steps and self._pending is None:
-            self._crew.reset(self.step)
+            if not self._resumed_simulators:
+                self._crew.reset(self.step)
             self._crew.policies[:] = np.asarray(self.learner.policies)
             self._order(self.step)
             self._receive()
@@ -110,28 +113,30 @@ class OffPolicy:
             if self._due(e.log_every):
                 self._write_metrics()
             if self._due(e.checkpoint_every) and self.step < e.steps:
-                self.save()
+                self._finish_evaluation()
+                self._save_or_warn()
         finished = self.step >= e.steps
         if finished:
             self._evaluate_if_due()
-        self._finish_evaluation()
-        self.save()
+            self._finish_evaluation()
+        self._refuse_nan(self.learner.finite)
+        self.save(stopped=not finished)
         return finished
 
     def _advance(self) -> None:
         """One chunk: learn from the last one while the next one is collected."""
-        rows, policies = self._pending, self.learner.policies
+        rows, policies, finite = self._pending, self.learner.policies, self.learner.finite
         assert rows is not None
         # Both orders give the same numbers; what can start at once goes first.
         policy_first = policies.is_ready()  # type: ignore[attr-defined]
         if policy_first:
-            self._collect_next(policies)
+            self._collect_next(policies, finite)
         if self.step >= self.experiment.learning_starts:
             self._window.append(self.learner.learn(rows))
         else:
             self.learner.store(rows)
         if not policy_first:
-            self._collect_next(policies)
+            self._collect_next(policies, finite)
         self.step += self.experiment.chunk
         if self.step > self.experiment.learning_starts and self._crossed(self.learner.refresh_every):
             self._rare, sample = self.learner.refresh(self.step)
@@ -141,10 +146,11 @@ class OffPolicy:
         if self.step < self.experiment.steps:
             self._receive()
 
-    def _collect_next(self, policies: jax.Array) -> None:
+    def _collect_next(self, policies: jax.Array, finite: jax.Array) -> None:
         """Orders the chunk after the pending one, if the run has one."""
         if self.step + self.experiment.chunk < self.experiment.steps:
             self._crew.policies[:] = np.asarray(policies)
+            self._refuse_nan(finite)
             self._order(self.step + self.experiment.chunk)
 
     def _order(self, step: int) -> None:
@@ -168,51 +174,60 @@ class OffPolicy:
         """Whether the last chunk crossed a multiple of `every`."""
         return every > 0 and self.step // every > (self.step - self.experiment.chunk) // every
 
-    # Evaluation runs beside training, on simulators of its own, with a copy of the policy.
+    def _refuse_nan(self, finite: jax.Array) -> None:
+        """Ends the run where a loss or a policy is no longer a number; what is saved stays as it is."""
+        good = np.asarray(finite)
+        if good.all():
+            return
+        row, chunk = int(np.argmin(good)), self.experiment.chunk
+        window = jax.device_get(self._window)
+        first = next((i for i, m in enumerate(window) if not all(np.isfinite(v[row]) for v in m.values())), len(window))
+        names = [k for k, v in window[first].items() if not np.isfinite(v[row])] if first < len(window) else ["policy"]
+        step = self.step - (len(window) - 1 - min(first, len(window) - 1)) * chunk
+        raise Diverged(
+            f"seed {self.experiment.seed_list[row]}: {', '.join(names)} became NaN or infinite in the updates before "
+            f"step {step:,}; the last checkpoint is from before that"
+        )
+
+    # Evaluations
 
     def _evaluate_if_due(self) -> None:
         e = self.experiment
         due = e.eval_every and (self.step == 0 or self._due(e.eval_every)) and self.step != self._evaluated_at
-        if not due or self._evaluators is None:
+        if not due or self._evaluations is None:
             return
         self._evaluated_at = self.step
         self._finish_evaluation()
-        policies = np.array(self.learner.policies)
-        self._evaluators.policies[:] = policies
-        self._evaluators.order(do="evaluate", step=self.step, deterministic=True)
-        self._evaluating = (self.step, policies, self.learner.critics())
+        self._evaluations.start(self.step)
 
     def _finish_evaluation(self) -> None:
-        if self._evaluating is None or self._evaluators is None:
+        """Tells of the evaluation under way, if there is one, and keeps what it found to be the best."""
+        finished = self._evaluations.finish() if self._evaluations else None
+        if finished is None:
             return
-        step, policies, critics = self._evaluating
-        self._evaluating = None
-        returns, lengths, visits = self._evaluators.evaluated()
-        judged = self.learner.judge(critics, visits)
+        done, result = finished
         lines = [
             {
-                **self._head(step, seed),
-                "eval/mean_reward": float(returns[row].mean()),
-                "eval/std_reward": float(returns[row].std()),
-                "eval/mean_ep_length": float(lengths[row].mean()),
-                **{f"eval/{name}": value for name, value in judged[row].items()},
+                **self._head(done.step, seed),
+                "eval/mean_reward": float(result.returns[row].mean()),
+                "eval/std_reward": float(result.returns[row].std()),
+                "eval/mean_ep_length": float(result.lengths[row].mean()),
+                **{f"eval/{name}": value for name, value in result.judged[row].items()},
             }
             for row, seed in enumerate(self.experiment.seed_list)
         ]
         self._emit(lines)
-        better = returns.mean(axis=1) > self.best
-        if better.any():
-            self.best = np.where(better, returns.mean(axis=1), self.best)
-            self._best_policies[better] = policies[better]
-            self._best_steps = [step if b else old for b, old in zip(better, self._best_steps, strict=True)]
-            if self._folder:
-                record = {
-                    "algorithm": self.algorithm,
-                    "env": self.experiment.env,
-                    "seeds": self.experiment.seed_list,
-                }
-                record |= {"steps": self._best_steps, "returns": self.best.tolist()}
-                self._folder.checkpoints.save_best(self._best_policies, record)
+        better = improved(self.best, done, result)
+        if better is None:
+            return
+        self.best = better
+        if self._folder:
+            head = {"algorithm": self.algorithm, "env": self.experiment.env, "seeds": self.experiment.seed_list}
+            record = head | {"steps": better.steps, "returns": better.returns.tolist()}
+            try:
+                self._folder.checkpoints.save_best(better.policies, record)
+            except OSError as error:
+                self._say(f"warning: the best policies could not be saved ({error.strerror}); training goes on")
 
     # Metrics stay on the device until the log interval.
 
@@ -232,8 +247,8 @@ class OffPolicy:
                 line["rollout/ep_len_mean"] = float(np.mean([ep.length for ep in self._episodes[row]]))
             if window:
                 line |= {f"train/{k}": float(np.mean([m[k][row] for m in window])) for k in sorted(window[0])}
-                line |= {f"train/{k}": float(values[row]) for k, values in sorted(rare.items())}
                 line["train/n_updates"] = self.learner.updates
+            line |= {k if "/" in k else f"train/{k}": float(values[row]) for k, values in sorted(rare.items())}
             lines.append(line)
         self._emit(lines, fps)
 
@@ -255,57 +270,77 @@ class OffPolicy:
         if self._log:
             self._log.close()
 
-    # Checkpoints
+    # Checkpoints hold no clock: a run that was stopped and resumed leaves the same files as one that was not.
 
-    def save(self) -> None:
+    def _save_or_warn(self) -> None:
+        """A disk that is full must not end a run that may well outlast it."""
+        try:
+            self.save()
+        except SaveFailed as error:
+            self._say(f"warning: {error}; training goes on")
+
+    def save(self, stopped: bool = False) -> None:
         """Saves everything that the rest of the run depends on."""
         if self._folder is None or self._log is None:
             return
-        self._finish_evaluation()
+        e = self.experiment
+        self._refuse_nan(self.learner.finite)
         self._finish_inspection()
-        self._seconds = time.monotonic() - self._started
-        rows = np.concatenate(self._unsaved, axis=1) if self._unsaved else np.zeros((self.experiment.seeds, 0, 0))
+        evaluation, evaluated = self._evaluations.record() if self._evaluations else (None, {})
+        simulators = self._crew.capture()
+        rows = np.concatenate(self._unsaved, axis=1) if self._unsaved else np.zeros((e.seeds, 0, 0), np.float32)
         window = {k: [m[k].tolist() for m in jax.device_get(self._window)] for k in (self._window or [{}])[0]}
         pending = 0 if self._pending is None else self._pending.shape[1]
         record = {
             "algorithm": self.algorithm,
-            "env": self.experiment.env,
+            "env": e.env,
             "updates": self.learner.updates,
             "pending": pending,
-            "seconds": self._seconds,
             "evaluated_at": self._evaluated_at,
-            "metrics_bytes": self._log.offset(),
+            "evaluation": evaluation,
+            "metrics_lines": self._log.lines(),
             "window": window,
-            "rare": {k: values.tolist() for k, values in self._rare.items()},
+            "rare": {k: values.tolist() for k, values in self._rare.items() if not k.startswith("time/")},
             "episodes": [list(episodes) for episodes in self._episodes],
-            "best": {"returns": self.best.tolist(), "steps": self._best_steps},
+            "best": {"returns": self.best.returns.tolist(), "steps": self.best.steps},
+            "simulators": simulators and simulators.told,
         }
-        keep = self.experiment.capacity + self.experiment.chunk
-        self._folder.checkpoints.save(
-            self.step,
-            named(Saved(self.learner.state, self._best_policies)),
-            record,
-            rows.astype(np.float32),
-            self.step + pending - rows.shape[1],
-            keep,
-        )
-        self._unsaved = []
+        arrays = named(Saved(self.learner.state, self.best.policies))
+        arrays |= {f"evaluation.{name}": array for name, array in evaluated.items()}
+        arrays |= {f"simulator.{i}": array for i, array in enumerate(simulators.arrays if simulators else [])}
+        first = self.step + pending - rows.shape[1]
+        segment = min(e.checkpoint_every, e.capacity)
+        try:
+            kept = self._folder.checkpoints.save(
+                self.step, arrays, record, rows, first, e.capacity + e.chunk, segment, stopped
+            )
+        except OSError as error:
+            raise SaveFailed(
+                f"{self._folder.path}: could not be saved at step {self.step:,} ({error.strerror or error})"
+            ) from error
+        self._unsaved = [kept] if kept.shape[1] else []
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Continues from a checkpoint of this run."""
+    def restore(self, checkpoint: Checkpoint) -> str:
+        """Continues from a checkpoint of this run; says whether its simulators do too (exact) or not (episode)."""
         e, record = self.experiment, checkpoint.record
         if (record["algorithm"], record["env"]) != (self.algorithm, e.env):
             found = f"{record['algorithm']} on {record['env']}"
             raise CheckpointError(f"{checkpoint.path}: belongs to {found}, not to {self.algorithm} on {e.env}")
+        arrays = dict(checkpoint.state)
+        evaluated = {k.split(".", 1)[1]: arrays.pop(k) for k in list(arrays) if k.startswith("evaluation.")}
+        count = sum(name.startswith("simulator.") for name in arrays)
+        captured = [arrays.pop(f"simulator.{i}") for i in range(count)]
         like = Saved(self.learner.like, jax.eval_shape(lambda: self.learner.policies))
-        state, self._best_policies = unnamed(checkpoint.state, like, checkpoint.path)
-        self.best, self._best_steps = np.asarray(record["best"]["returns"]), record["best"]["steps"]
+        state, policies = unnamed(arrays, like, checkpoint.path)
+        self.best = Best(np.asarray(record["best"]["returns"]), record["best"]["steps"], policies)
         self.step, pending = record["step"], record["pending"]
         rows = checkpoint.rows
-        learned = rows[:, : rows.shape[1] - pending]
-        self.learner.restore(state, learned, self.step, record["updates"])
+        self.learner.restore(state, rows[:, : rows.shape[1] - pending], self.step, record["updates"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
-        self._seconds, self._evaluated_at = record["seconds"], record["evaluated_at"]
+        self._unsaved = [checkpoint.tail] if checkpoint.tail.shape[1] else []
+        self._evaluated_at = record["evaluated_at"]
+        if self._evaluations:
+            self._evaluations.restore(record["evaluation"], evaluated)
         window = record["window"]
         self._window = [
             {k: np.asarray(values[i], np.float32) for k, values in window.items()}  # type: ignore[misc]
@@ -316,6 +351,12 @@ class OffPolicy:
             deque((Episode(*x) for x in episodes), maxlen=EPISODE_WINDOW) for episodes in record["episodes"]
         ]
         if self._folder:
-            self._log = MetricsLog(self._folder.path, e.seed_list, record["metrics_bytes"], self.step)
-        if pending:
+            lines = record["metrics_lines"]
+            self._log = MetricsLog(self._folder.path, e.seed_list, self._say, lines, self.step)
+            self._seconds = self._log.seconds
+        if record["simulators"] is not None:
+            self._crew.restore(Simulators(record["simulators"], captured))
+            self._resumed_simulators = True
+        elif pending:
             self._crew.reset(self.step + pending)
+        return "exact" if record["simulators"] is not None else "episode"

@@ -1,14 +1,16 @@
 """Where numbers go: metrics.jsonl always, TensorBoard beside it."""
 
+import errno
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from lsac.errors import CheckpointError
+from lsac.errors import CheckpointError, SaveFailed
 
 Line = dict[str, Any]
 
@@ -16,34 +18,66 @@ Line = dict[str, Any]
 class MetricsLog:
     """One JSON object per line, with `step`, `seed`, `seconds` first; one TensorBoard run per seed."""
 
-    def __init__(self, folder: Path, seeds: list[int], resume_at: int | None = None, step: int | None = None):
-        self._path = folder / "metrics.jsonl"
-        if resume_at is not None:
-            # what was written after the checkpoint will be written again
-            if not self._path.is_file() or self._path.stat().st_size < resume_at:
-                raise CheckpointError(f"{self._path}: is shorter than when the checkpoint was written, or gone")
-            with self._path.open("r+b") as file:
-                file.truncate(resume_at)
-        self._file = self._path.open("ab")
+    def __init__(
+        self, folder: Path, seeds: list[int], say: Callable[[str], None], keep: int = 0, step: int | None = None
+    ):
+        """`keep` lines of a resumed run stay: what was written after the checkpoint will be written again."""
+        self._path, self._say = folder / "metrics.jsonl", say
+        kept = self._path.read_bytes().splitlines(keepends=True)[:keep] if keep and self._path.is_file() else []
+        if len(kept) < keep or (kept and not kept[-1].endswith(b"\n")):
+            raise CheckpointError(f"{self._path}: is shorter than when the checkpoint was written, or gone")
+        self.seconds = _seconds(kept[-1], self._path) if kept else 0.0
+        """of the run so far, by its last line"""
+        self._lines, self._unwritten, self._warned = keep, b"", False
+        self._end = sum(map(len, kept))
+        self._file = self._path.open("r+b" if self._path.is_file() else "w+b", buffering=0)
+        self._file.truncate(self._end)
+        self._file.seek(self._end)
         self._boards = {
             seed: SummaryWriter(str(folder / "tensorboard" / f"seed-{seed}"), purge_step=step) for seed in seeds
         }
 
     def write(self, lines: list[Line]) -> None:
         for line in lines:
-            self._file.write(json.dumps(line, allow_nan=True).encode() + b"\n")
+            self._unwritten += json.dumps(line, allow_nan=True).encode() + b"\n"
+            self._lines += 1
             board = self._boards[line["seed"]]
             for name, value in line.items():
                 if "/" in name and isinstance(value, (int, float)) and math.isfinite(value):
                     board.add_scalar(name, value, line["step"])
-        self._file.flush()
+        self._flush()
 
-    def offset(self) -> int:
-        """Bytes written so far, safely on the disk: where a resume cuts."""
+    def _flush(self) -> None:
+        """Writes what is not written yet; where the disk refuses, it stays in memory until the disk has room."""
+        try:
+            if self._file.write(self._unwritten) != len(self._unwritten):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._file.truncate(self._end)  # no half lines
+            self._file.seek(self._end)
+            if not self._warned:
+                self._say(f"warning: {self._path}: cannot be written ({error.strerror}); lines are kept in memory")
+            self._warned = True
+            return
+        self._end += len(self._unwritten)
+        self._unwritten, self._warned = b"", False
+
+    def lines(self) -> int:
+        """Lines written so far, safely on the disk: where a resume cuts."""
+        self._flush()
+        if self._unwritten:
+            raise SaveFailed(f"{self._path}: could not be written")
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return self._lines
 
     def close(self) -> None:
         self._file.close()
         for board in self._boards.values():
             board.close()
+
+
+def _seconds(line: bytes, path: Path) -> float:
+    try:
+        return float(json.loads(line)["seconds"])
+    except (ValueError, KeyError, TypeError):
+        raise CheckpointError(f"{path}: its last line has no seconds") from None

@@ -141,6 +141,8 @@ class Training:
         say(f"{require_memory(algorithm, e, spec)}, on {jax.devices()[0]}")
         workers = choose_workers(source, e, say)
         with ExitStack() as stack:
+            if folder is not None:
+                stack.callback(folder.release)
             self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list, workers=workers)
             stack.callback(self.crew.close)
             self.evaluators = None
@@ -160,7 +162,7 @@ class Training:
             seconds = learner.compile()
             say(f"compiled in {seconds:.1f} s")
             inspect = inspector(source) if agent.refresh else None
-            self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch, inspect)
+            self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch, say, inspect)
             stack.callback(self.loop.close)
             self._open = stack.pop_all()
 

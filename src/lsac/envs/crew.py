@@ -4,7 +4,6 @@ Environments named by an id run in worker processes, which a hang or a crash can
 Environments handed over as objects cannot leave this process, so they run in a thread of it.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -22,8 +21,8 @@ import jax
 import numpy as np
 
 from lsac.envs.lanes import Episode, LanePlan
-from lsac.envs.worker import Station, failure, receive
-from lsac.errors import EnvironmentFault, InputError
+from lsac.envs.worker import Station, failure, receive, send
+from lsac.errors import CheckpointError, EnvironmentFault, InputError
 
 LANE_SIZE = 4
 """At most this many simulators share a call of the actor: a constant, so that no result depends on the machine."""
@@ -43,6 +42,13 @@ def training_lanes(seeds: list[int], num_envs: int) -> list[LanePlan]:
 
 def evaluation_lanes(seeds: list[int], episodes: int) -> list[LanePlan]:
     return [LanePlan(seed, row, list(range(episodes)), episodes) for row, seed in enumerate(seeds)]
+
+
+class Simulators(NamedTuple):
+    """The captured state of a crew: for every lane its simulators' JSON, and two arrays and one more per simulator."""
+
+    told: list[list[dict[str, Any]]]
+    arrays: list[np.ndarray]
 
 
 class Crew:
@@ -66,6 +72,7 @@ class Crew:
         self.policies = self._table("policies", np.float32, policy_shape)
         progress = self._table("progress", np.int64, (len(lanes), 2))
         splits = np.array_split(np.arange(len(lanes)), count)
+        self._shares = [len(part) for part in splits]
         self._workers = [
             share(source, brief, lanes, int(part[0]), int(part[-1]) + 1, self.policies, progress, timeout)
             for part in splits
@@ -77,12 +84,15 @@ class Crew:
 
     def order(self, **order: Any) -> None:
         """Starts one order on all lanes; `results` waits for it."""
+        self._wait_for_start()
+        for worker in self._workers:
+            worker.order(order, [])
+
+    def _wait_for_start(self) -> None:
         if not self._ready:
             for worker in self._workers:
                 worker.result()
             self._ready = True
-        for worker in self._workers:
-            worker.order(order)
 
     def results(self) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
         answers = [worker.result() for worker in self._workers]
@@ -90,6 +100,26 @@ class Crew:
 
     def reset(self, step: int) -> None:
         self.order(do="reset", step=step)
+        self.results()
+
+    def capture(self) -> Simulators | None:
+        """The state of all simulators between two orders; None where some cannot be captured."""
+        self.order(do="capture")
+        headers, arrays = self.results()
+        told = [lane for header in headers for lane in header["simulators"]]
+        return None if None in told else Simulators(told, arrays)
+
+    def restore(self, simulators: Simulators) -> None:
+        """Lets all simulators go on from a captured state, whichever worker they were on."""
+        if [len(told) for told in simulators.told] != [len(lane.envs) for lane in self.lanes]:
+            raise CheckpointError(f"the simulators of the checkpoint are not the {len(self.lanes)} lanes of this run")
+        self._wait_for_start()
+        arrays, first = simulators.arrays, 0
+        for worker, count in zip(self._workers, self._shares, strict=True):
+            told = simulators.told[first : first + count]
+            used = sum(2 + len(lane) for lane in told)
+            worker.order({"do": "restore", "simulators": told}, arrays[:used])
+            arrays, first = arrays[used:], first + count
         self.results()
 
     def collected(self) -> tuple[np.ndarray, list[list[Episode]]]:
@@ -202,12 +232,12 @@ class _Process:
                 "cache": jax.config.values["jax_compilation_cache_dir"],
             }
         )
-        self._tell(orders)
+        self._tell(orders, [])
 
-    def order(self, order: dict[str, Any]) -> None:
+    def order(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
         self._grace = 0.0
         self._watch.start()
-        self._tell(order)
+        self._tell(order, arrays)
 
     def result(self) -> tuple[dict[str, Any], list[np.ndarray]]:
         started = time.monotonic()
@@ -227,9 +257,9 @@ class _Process:
         _complain(header)
         return header, arrays
 
-    def _tell(self, order: dict[str, Any]) -> None:
+    def _tell(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
         try:
-            self._mine.send_bytes(json.dumps(order).encode())
+            send(self._mine, order, arrays)
         except OSError:
             self._died()
 
@@ -271,15 +301,15 @@ class _Thread:
         self._answer: tuple[dict[str, Any], list[np.ndarray]] = ({}, [])
         self._thread: threading.Thread | None = None
 
-    def order(self, order: dict[str, Any]) -> None:
+    def order(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
         self._watch.start()
-        self._thread = threading.Thread(target=self._obey, args=(order,), daemon=True)
+        self._thread = threading.Thread(target=self._obey, args=(order, arrays), daemon=True)
         self._thread.start()
 
-    def _obey(self, order: dict[str, Any]) -> None:
+    def _obey(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
         try:
             with jax.default_device(self._cpu):
-                self._answer = self._station.obey(order)
+                self._answer = self._station.obey(order, arrays)
         except Exception as error:
             self._answer = failure(error), []
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from lsac import streams
+from lsac.envs import states
 from lsac.envs.gymnasium import Simulator
 from lsac.errors import EnvironmentFault
 from lsac.replay import Layout
@@ -142,6 +143,22 @@ class Lane:
             raise EnvironmentFault(f"{self._name(int(i), step)}: the return of its evaluation is {self._returns[i]}")
         width = self.layout.obs_dim + self.layout.action_dim + 1
         return self._returns.copy(), self._lengths.copy(), np.asarray(visits, np.float32).reshape(-1, width)
+
+    def capture(self) -> tuple[list[dict[str, Any]], list[np.ndarray]] | None:
+        """Everything that the next `collect` depends on: JSON per simulator, and arrays; None if it cannot be had."""
+        found = [states.take(simulator.env) for simulator in self.simulators]
+        if any(state is None for state in found):
+            return None
+        kept = [state for state in found if state is not None]
+        counts = np.stack([self._returns, self._lengths.astype(float)])
+        return [state.told for state in kept], [self._obs.copy(), counts, *(state.arrays for state in kept)]
+
+    def restore(self, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> None:
+        """Goes on where `capture` was called."""
+        self._obs[:] = arrays[0]
+        self._returns[:], self._lengths[:] = arrays[1]
+        for simulator, text, array in zip(self.simulators, told, arrays[2:], strict=True):
+            states.put(simulator.env, states.SimulatorState(text, array))
 
     def close(self) -> None:
         for simulator in self.simulators:

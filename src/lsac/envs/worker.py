@@ -1,6 +1,6 @@
 """What runs beside the simulators: a station obeys orders on its lanes; `main` runs one as a process of its own.
 
-Orders and answers are JSON, rows are raw float32: nothing that arrives here can be code.
+Orders and answers are JSON and raw arrays of numbers: nothing that arrives here can be code.
 """
 
 import contextlib
@@ -58,8 +58,18 @@ class Station:
             for choose in (actors.explore, actors.exploit):
                 choose(blank, obs, key, moment, envs)
 
-    def obey(self, order: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def obey(self, order: dict[str, Any], arrays: list[np.ndarray]) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Carries out one order on every lane: what to say, and the arrays that go with it, one per lane."""
+        if order["do"] == "capture":
+            captured = [lane.capture() for lane in self.lanes]
+            found = [c for c in captured if c is not None]
+            told = [c and c[0] for c in captured]
+            return {"simulators": told}, [array for _, group in found for array in group]
+        if order["do"] == "restore":
+            for lane, told in zip(self.lanes, order["simulators"], strict=True):
+                lane.restore(told, arrays[: 2 + len(told)])
+                arrays = arrays[2 + len(told) :]
+            return {}, []
         step = order["step"]
         if order["do"] == "reset":
             for lane in self.lanes:
@@ -84,15 +94,15 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def send(connection: Connection, header: dict[str, Any], arrays: list[np.ndarray]) -> None:
-    header = header | {"shapes": [array.shape for array in arrays]}
+    header = header | {"arrays": [(array.shape, array.dtype.str) for array in arrays]}
     connection.send_bytes(json.dumps(header).encode())
     for array in arrays:
-        connection.send_bytes(np.ascontiguousarray(array, np.float32).tobytes())
+        connection.send_bytes(np.ascontiguousarray(array).tobytes())
 
 
 def receive(connection: Connection) -> tuple[dict[str, Any], list[np.ndarray]]:
     header = json.loads(connection.recv_bytes())
-    arrays = [np.frombuffer(connection.recv_bytes(), np.float32).reshape(shape) for shape in header["shapes"]]
+    arrays = [np.frombuffer(connection.recv_bytes(), dtype).reshape(shape) for shape, dtype in header["arrays"]]
     return header, arrays
 
 
@@ -100,7 +110,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     faulthandler.register(signal.SIGUSR1)  # lets the parent show where a hanging simulator is stuck
     connection = Connection(int(sys.argv[1]))
-    brief = json.loads(connection.recv_bytes())
+    brief, _ = receive(connection)
     jax.config.update("jax_compilation_cache_dir", brief["cache"])
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # acting is too short to hand to another thread
     gym.logger.min_level = gym.logger.ERROR  # the parent has shown Gymnasium's advice once
@@ -115,7 +125,7 @@ def main() -> None:
                 if station is None:
                     station = Station(brief, lambda: build(spec), policies, progress[lanes])
                     send(connection, {}, [])
-                header, arrays = station.obey(json.loads(connection.recv_bytes()))
+                header, arrays = station.obey(*receive(connection))
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 raise
             except Exception as error:

@@ -1,0 +1,144 @@
+"""The whole state of a simulator as data, so that a resumed run goes on in the middle of an episode, bit for bit.
+
+Gymnasium's MuJoCo and classic-control tasks are known. Any other environment can take part by having
+
+    get_state() -> dict of NumPy arrays and JSON values      set_state(that dict) -> None
+
+which cover everything that a later `step` or `reset` depends on, its random generator apart. What cannot be
+captured (an unknown environment or wrapper) is None here, and such a run resumes with new episodes.
+"""
+
+from typing import Any, NamedTuple, cast
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import safetensors
+import safetensors.numpy
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from lsac.errors import CheckpointError
+
+WRAPPERS: dict[type, str] = {TimeLimit: "_elapsed_steps", OrderEnforcing: "_has_reset"}
+"""Wrappers that can be captured, and the attribute that is their state."""
+KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs.probes")
+"""Modules whose environments keep their state in numbers, arrays, their random generator and MuJoCo's structures."""
+PICTURES = ("tex_", "mesh_", "skin_", "hfield_")
+"""Arrays of a MuJoCo model that are large and that no task changes."""
+
+
+class SimulatorState(NamedTuple):
+    told: dict[str, Any]
+    """the part that is JSON: numbers, counters, the random generator"""
+    arrays: np.ndarray
+    """[n] bytes of a safetensors file with the rest"""
+
+
+def take(env: gym.Env) -> SimulatorState | None:
+    """The state of an environment and its wrappers; None if it is not known how to capture it."""
+    wrappers, layer = [], env
+    while isinstance(layer, gym.Wrapper):
+        if type(layer) not in WRAPPERS:
+            return None
+        wrappers.append(getattr(layer, WRAPPERS[type(layer)]))
+        layer = layer.env
+    told: dict[str, Any] = {"wrappers": wrappers, "random": _random_state(layer)}
+    arrays: dict[str, np.ndarray] = {}
+    if hasattr(layer, "get_state") and hasattr(layer, "set_state"):
+        values, told["own"] = layer.get_state(), True
+    elif (type(layer).__module__ + ".").startswith(KNOWN) or type(layer).__module__ in KNOWN:
+        values, told["own"] = _simple(vars(layer)), False
+        if hasattr(layer, "data") and isinstance(layer.data, mujoco.MjData):
+            arrays |= {f"mujoco.{name}": value for name, value in _mujoco_arrays(layer).items()}
+    else:
+        return None
+    told["values"] = {name: value for name, value in values.items() if not isinstance(value, np.ndarray | np.generic)}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray | np.generic):
+            arrays[f"{'array' if isinstance(value, np.ndarray) else 'number'}.{name}"] = np.array(value, order="C")
+    packed = safetensors.numpy.save({name: np.atleast_1d(value) for name, value in arrays.items()})
+    told["flat"] = [name for name, value in arrays.items() if value.ndim == 0]
+    return SimulatorState(told, np.frombuffer(packed, np.uint8))
+
+
+def put(env: gym.Env, state: SimulatorState) -> None:
+    """Brings an environment, made in the same way as the one the state was taken of, into that state."""
+    told = state.told
+    try:
+        arrays = safetensors.numpy.load(state.arrays.tobytes())
+        for name in told["flat"]:
+            arrays[name] = arrays[name].reshape(())
+        layer = env
+        for value in told["wrappers"]:
+            setattr(layer, WRAPPERS[type(layer)], value)
+            layer = cast(gym.Wrapper, layer).env
+        values = dict(told["values"])
+        values |= {name.split(".", 1)[1]: x for name, x in arrays.items() if name.startswith("array.")}
+        values |= {name.split(".", 1)[1]: x[()] for name, x in arrays.items() if name.startswith("number.")}
+        if told["own"]:
+            cast(Any, layer).set_state(values)
+        else:
+            _put_known(layer, values, {n.split(".", 1)[1]: x for n, x in arrays.items() if n.startswith("mujoco.")})
+        _put_random(layer, told["random"])
+    except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"the state of a simulator does not fit this environment ({error})") from None
+
+
+def _simple(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Those that are numbers or arrays of numbers; the generator's seed belongs to the generator."""
+    kinds = (bool, int, float, np.generic)
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name != "_np_random_seed"
+        and (isinstance(value, kinds) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"))
+    }
+
+
+def _put_known(env: gym.Env, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    allowed = _simple(vars(env)).keys()
+    for name, value in values.items():
+        if name in allowed or not hasattr(env, name):  # some attributes come with the first reset
+            setattr(env, name, value)
+    if not arrays:
+        return
+    simulator = cast(Any, env)
+    mujoco.mj_setState(simulator.model, simulator.data, arrays["integration"], mujoco.mjtState.mjSTATE_INTEGRATION)
+    for name, value in arrays.items():
+        part, _, field = name.partition(".")
+        target = getattr(getattr(simulator, part), field) if field else None
+        if target is not None and target.shape == value.shape:  # others depend on the contacts, and are derived
+            target[...] = value
+
+
+def _mujoco_arrays(env: Any) -> dict[str, np.ndarray]:
+    """The integration state alone is not enough: rewards read derived positions as the last step left them."""
+    size = mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION)
+    integration = np.empty(size)
+    mujoco.mj_getState(env.model, env.data, integration, mujoco.mjtState.mjSTATE_INTEGRATION)
+    found = {"integration": integration}
+    for part in ("model", "data"):
+        structure = getattr(env, part)
+        for name in dir(structure):
+            if name.startswith(("_", *PICTURES)):
+                continue
+            value = getattr(structure, name, None)
+            if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "biuf":
+                found[f"{part}.{name}"] = value
+    return found
+
+
+def _random_state(env: gym.Env) -> dict[str, Any] | None:
+    generator = env._np_random
+    if generator is None:
+        return None
+    return {"seed": env._np_random_seed, "state": generator.bit_generator.state}
+
+
+def _put_random(env: gym.Env, told: dict[str, Any] | None) -> None:
+    if told is None:
+        env._np_random = None
+        return
+    generator = np.random.Generator(np.random.PCG64())
+    generator.bit_generator.state = told["state"]
+    env._np_random, env._np_random_seed = generator, told["seed"]
