@@ -2,9 +2,9 @@
 
 import dataclasses
 import difflib
-import json
 import math
 import platform
+import re
 import sys
 import types
 import typing
@@ -152,12 +152,42 @@ def from_json(data: Any, where: str) -> tuple[str, Experiment]:
     """Reads config.json back, refusing what this program did not write."""
     if not isinstance(data, dict) or not isinstance(data.get("experiment"), dict):
         raise InputError(f"{where}: is not the configuration of a run")
-    if data.get("format") != FORMAT:
-        raise InputError(f"{where}: format {data.get('format')!r} is not {FORMAT}, the one this version reads")
-    module = find_algorithm(str(data.get("algorithm")))
+    found, algorithm = data.get("format"), data.get("algorithm")
+    if type(found) is not int or found != FORMAT:
+        raise InputError(f"{where}: format {shown(found)} is not {FORMAT}, the one this version reads")
+    if not isinstance(algorithm, str):
+        raise InputError(f"{where}: algorithm {shown(algorithm)} is not a name")
+    module = find_algorithm(printable(algorithm))
     fields = dict(data["experiment"])
     agent = read_options(module.Config, fields.pop("agent", None), f"{where}, agent")
-    return data["algorithm"], read_options(Experiment, fields | {"agent": agent}, where)
+    experiment = read_options(Experiment, fields | {"agent": agent}, where)
+    _refuse_import(experiment.env, where)
+    try:
+        check(experiment)
+    except (InputError, OverflowError) as error:
+        raise InputError(f"{where}: {printable(str(error))}") from None
+    return algorithm, experiment
+
+
+def _refuse_import(env: str, where: str) -> None:
+    """Gymnasium imports the module of `module:Env`. Who types that wants it; a file has no say in what is imported."""
+    if not re.fullmatch(r"[\w:./-]{1,200}", env):
+        raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
+    module, colon, _ = env.partition(":")
+    if colon and module not in sys.modules:
+        raise InputError(f"{where}, env: {env} is of a module that a file cannot have imported; import {module} first")
+
+
+def printable(text: str) -> str:
+    """Text out of a file for a sentence: short, on one line, and with nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:200])
+
+
+def shown(value: Any) -> str:
+    """A value out of a file for a sentence."""
+    if isinstance(value, (dict, list, tuple)):  # which may be nested too deep to be written
+        return "a table" if isinstance(value, dict) else "a list"
+    return printable(repr(value))
 
 
 def read_options(cls: type, data: Any, where: str) -> Any:
@@ -168,9 +198,9 @@ def read_options(cls: type, data: Any, where: str) -> Any:
     names = {field.name for field in dataclasses.fields(cls)}
     for name in data:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
+            close = difflib.get_close_matches(printable(name), names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise InputError(f"{where}: unknown option {name}{hint}")
+            raise InputError(f"{where}: unknown option {printable(name)}{hint}")
     values = {name: _typed(value, hints[name], f"{where}, {name}") for name, value in data.items()}
     missing = [field.name for field in dataclasses.fields(cls) if field.name not in data]
     if missing:
@@ -181,13 +211,15 @@ def read_options(cls: type, data: Any, where: str) -> Any:
 def _typed(value: Any, hint: Any, where: str) -> Any:
     if isinstance(hint, TypeVar):
         return value
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise InputError(f"{where}: {shown(value)} is too large")
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return read_options(typing.cast(type, hint), value, where)
     if typing.get_origin(hint) is typing.Literal:
         if value in typing.get_args(hint):
             return value
-        raise InputError(f"{where}: {json.dumps(value)} is not one of {', '.join(typing.get_args(hint))}")
+        raise InputError(f"{where}: {shown(value)} is not one of {', '.join(typing.get_args(hint))}")
     for option in options:
         if option is type(None) and value is None:
             return None
@@ -198,7 +230,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
             return tuple(_typed(item, inner, where) for item in value)
         if isinstance(option, type) and type(value) is option:
             return value
-    raise InputError(f"{where}: {json.dumps(value)} is not of type {getattr(hint, '__name__', hint)}")
+    raise InputError(f"{where}: {shown(value)} is not of type {getattr(hint, '__name__', hint)}")
 
 
 def versions() -> dict[str, str]:
