@@ -6,11 +6,16 @@
     checkpoints/replay/rows-….safetensors       transitions, each written once
 
 Every file is written aside, flushed to the disk and renamed, so that it is whole or absent.
+
+A digest tells damage, not malice: whoever makes a file can make its digest too. So what a file says is checked before
+it is used, and a run's files are neither read nor written through a link that leaves the run's folder.
 """
 
 import hashlib
 import json
 import os
+import re
+import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +25,7 @@ import safetensors
 import safetensors.numpy
 
 from lsac.errors import CheckpointError
-from lsac.experiment import FORMAT
+from lsac.experiment import FORMAT, printable, shown
 
 Arrays = dict[str, np.ndarray]
 Record = dict[str, Any]
@@ -30,6 +35,12 @@ LABEL = "lsac"
 DIGITS = 64
 TAIL = "rows"
 """The array of a checkpoint with the transitions that are in no file of their own yet."""
+HEADER_LIMIT = 32 * 2**20
+"""Bytes of a file's header, which holds the record; a run that saves at every chunk needs five million."""
+ARRAYS_LIMIT = 50_000
+"""Of one file; an agent has some hundreds, and a simulator adds one."""
+CONFIG_LIMIT = 2**20
+STEP = re.compile(r"step-[0-9]{10,}\.safetensors")
 
 
 def named(tree: Any) -> Arrays:
@@ -44,7 +55,7 @@ def unnamed(arrays: Arrays, like: Any, where: Path) -> Any:
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
     for name in sorted(expected.keys() ^ arrays.keys()):
         problem = "is missing" if name in expected else "does not belong here"
-        raise CheckpointError(f"{where}: array {name} {problem}")
+        raise CheckpointError(f"{where}: array {printable(name)} {problem}")
     for name, leaf in expected.items():
         got = arrays[name]
         if got.shape != leaf.shape or got.dtype != leaf.dtype:
@@ -56,8 +67,9 @@ def unnamed(arrays: Arrays, like: Any, where: Path) -> Any:
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes aside, flushes and renames: the path holds the old content or the new, never a part."""
     aside = path.with_name(f".{path.name}.tmp")
+    aside.unlink(missing_ok=True)
     try:
-        with aside.open("wb") as file:
+        with aside.open("xb") as file:  # never through a link that somebody put there
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -78,46 +90,106 @@ def write(path: Path, arrays: Arrays, record: Record) -> str:
     digest = _digest(arrays, text)
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     # One label only: safetensors writes several in no fixed order, and equal content should be an equal file.
-    write_bytes(path, safetensors.numpy.save(arrays, {LABEL: digest + text}))
+    data = safetensors.numpy.save(arrays, {LABEL: digest + text})
+    if int.from_bytes(data[:8], "little") > HEADER_LIMIT:
+        raise CheckpointError(f"{path}: its record would be too large to be read again; lower --log-every")
+    write_bytes(path, data)
     return digest
 
 
 def read(path: Path) -> tuple[Arrays, Record]:
     """Reads a file that `write` wrote, and nothing else."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such file")
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            labels = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: is not a readable safetensors file ({error})") from None
-    if LABEL not in labels:
-        raise CheckpointError(f"{path}: was not written by lsac (it has no record)")
-    digest, text = labels[LABEL][:DIGITS], labels[LABEL][DIGITS:]
+    arrays, record, _ = _verified(path)
+    return arrays, record
+
+
+def _verified(path: Path) -> tuple[Arrays, Record, str]:
+    """Arrays, record and digest of a file, after all three were found to belong together."""
+    arrays, label = _parts(path)
+    digest, text = label[:DIGITS], label[DIGITS:]
     if digest != _digest(arrays, text):
         raise CheckpointError(f"{path}: is damaged (its SHA-256 does not match)")
-    record = json.loads(text)
-    if record["format"] != FORMAT:
-        raise CheckpointError(f"{path}: has format {record['format']}; this version reads format {FORMAT}")
-    return arrays, record
+    return arrays, _record(text, path), digest
+
+
+def _parts(path: Path, with_arrays: bool = True) -> tuple[Arrays, str]:
+    """The arrays and the label of a file."""
+    _require_file(path)
+    try:
+        _check_header(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            labels = file.metadata() or {}
+            names = file.keys() if with_arrays else []
+            arrays = {name: file.get_tensor(name) for name in names}
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is not a readable safetensors file ({printable(str(error))})") from None
+    if LABEL not in labels:
+        raise CheckpointError(f"{path}: was not written by lsac (it has no record)")
+    return arrays, labels[LABEL]
+
+
+def _check_header(path: Path) -> None:
+    """Refuses what safetensors would accept: a header that names something twice or is of an absurd size."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > HEADER_LIMIT:
+            raise ValueError(f"its header would take {size} bytes")
+        count = json.loads(file.read(size), object_pairs_hook=_count)  # keeps nothing of what it reads
+    if count > ARRAYS_LIMIT:
+        raise ValueError(f"it has {count} arrays")
+
+
+def _record(text: str, path: Path) -> Record:
+    try:
+        record = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: its record is not readable JSON ({printable(str(error))})") from None
+    if not isinstance(record, dict):
+        raise CheckpointError(f"{path}: its record is not a table")
+    found = field(record, "format", int, path)
+    if found != FORMAT:
+        raise CheckpointError(f"{path}: has format {shown(found)}; this version reads format {FORMAT}")
+    return record
+
+
+def field(table: Record, name: str, kind: type, path: Path, within: str = "") -> Any:
+    """A field of a record, if it is there and of its type; a bool is no int."""
+    if name not in table:
+        raise CheckpointError(f"{path}: field {within}{name} is missing")
+    if type(table[name]) is not kind:
+        raise CheckpointError(f"{path}: field {within}{name} is {shown(table[name])}, not of type {kind.__name__}")
+    return table[name]
+
+
+def _replay(record: Record, path: Path) -> list[Record]:
+    """The files of transitions that a checkpoint names, each once: to read one a million times would take forever."""
+    segments = field(record, "replay", list, path)
+    files = set()
+    for i, segment in enumerate(segments):
+        if not isinstance(segment, dict):
+            raise CheckpointError(f"{path}: field replay[{i}] is {shown(segment)}, not a table")
+        for name, kind in {"file": str, "stop": int, "sha256": str}.items():
+            field(segment, name, kind, path, f"replay[{i}].")
+        if segment["file"] in files or len(segment["file"]) > 255 or not segment["file"].isprintable():
+            problem = "is named twice" if segment["file"] in files else "is no name of a file"
+            raise CheckpointError(f"{path}: field replay[{i}].file, {shown(segment['file'])}, {problem}")
+        files.add(segment["file"])
+    return segments
 
 
 def _label(path: Path) -> Record:
     """The record of a checkpoint; its arrays stay unread."""
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            return dict(json.loads(file.metadata()[LABEL][DIGITS:]))
-    except (safetensors.SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{path}: is not a readable checkpoint ({error})") from None
+    _, label = _parts(path, with_arrays=False)
+    return _record(label[DIGITS:], path)
 
 
 def _segments(path: Path) -> list[Record]:
-    return list(_label(path)["replay"])
+    return _replay(_label(path), path)
 
 
 def _step(path: Path) -> int:
-    return int(_label(path)["step"])
+    step: int = field(_label(path), "step", int, path)
+    return step
 
 
 def _digest(arrays: Arrays, text: str) -> str:
@@ -129,12 +201,52 @@ def _digest(arrays: Arrays, text: str) -> str:
 
 
 def read_json(path: Path) -> Any:
+    """The content of a run's config.json."""
+    _require_file(path)
+    _require_inside(path, path.parent)
+    if path.stat().st_size > CONFIG_LIMIT:
+        raise CheckpointError(f"{path}: is too large for a configuration ({path.stat().st_size} bytes)")
     try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
+        return parse_json(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not readable JSON ({error})") from None
+        raise CheckpointError(f"{path}: is not readable JSON ({printable(str(error))})") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON in which no table has a key twice: readers disagree on which of the two counts."""
+    return json.loads(text, object_pairs_hook=_table)
+
+
+def _table(pairs: list[tuple[str, Any]]) -> Record:
+    _count(pairs)
+    return dict(pairs)
+
+
+def _count(pairs: list[tuple[str, Any]]) -> int:
+    names = set()
+    for name, _ in pairs:
+        if name in names:
+            raise ValueError(f"{shown(name)} occurs twice")
+        names.add(name)
+    return len(names)
+
+
+def _require_file(path: Path) -> None:
+    """Only regular files are opened: a named pipe would never answer, a device never end."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: no file can have such a name
+        raise CheckpointError(f"{path}: no such file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"{path}: is not a regular file")
+
+
+def _require_inside(path: Path, folder: Path) -> None:
+    """A run that somebody else made could otherwise have any file read, and any folder tidied up."""
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise CheckpointError(f"{path}: is a link that leaves the folder of the run")
 
 
 class Checkpoint(NamedTuple):
@@ -172,6 +284,7 @@ class Checkpoints:
         into the checkpoint: which files there are then depends on no more than where the run is. Returns that rest,
         which the next call has to be given again.
         """
+        _require_inside(self.replay, self.root.parent)
         self.replay.mkdir(parents=True, exist_ok=True)
         newest, total = self.newest(), first + rows.shape[1]
         segments = [s for s in _segments(newest) if s["stop"] <= first] if newest else []
@@ -182,7 +295,7 @@ class Checkpoints:
             segments.append({"file": file, "stop": stop, "sha256": digest})
             first = stop
         segments = [s for s in segments if s["stop"] > total - keep]
-        path = self.stopped if stopped else self.root / f"step-{step:010d}.safetensors"
+        path = self.stopped if stopped else self.root / _name(step)
         write(path, state | {TAIL: rows}, record | {"step": step, "replay": segments})
         if not stopped:
             self.stopped.unlink(missing_ok=True)
@@ -194,12 +307,19 @@ class Checkpoints:
         path = self.newest()
         if path is None:
             raise CheckpointError(f"{self.root}: holds no checkpoint")
-        state, record = read(path)
+        state, record, _ = self._read(path)
         if "replay" not in record or TAIL not in state:
             raise CheckpointError(f"{path}: is not a checkpoint of a run")
-        tail = state.pop(TAIL)
-        parts = [self._rows(segment) for segment in record["replay"]] + [tail][: tail.shape[1]]
-        rows = np.concatenate(parts, axis=1) if parts else np.zeros((0, 0, 0), np.float32)
+        step = field(record, "step", int, path)
+        # or a file that calls itself the newest would hide all that follow
+        if path != self.stopped and path.name != _name(step):
+            raise CheckpointError(f"{path}: field step is {shown(step)}, which its name denies")
+        rows, tail = np.zeros((0, 0, 0), np.float32), _of_rank(state.pop(TAIL), 3, TAIL, path)
+        parts = [self._rows(segment) for segment in _replay(record, path)] + [tail][: tail.shape[1]]
+        if parts:
+            if len({(part.shape[0], part.shape[2]) for part in parts}) > 1:
+                raise CheckpointError(f"{path}: its transitions differ in their number of seeds or in their width")
+            rows = np.concatenate(parts, axis=1)
         return Checkpoint(path, record, state, rows, tail)
 
     def newest(self) -> Path | None:
@@ -210,27 +330,39 @@ class Checkpoints:
         return paths[-1] if paths else None
 
     def save_best(self, policies: np.ndarray, record: Record) -> None:
+        _require_inside(self.root, self.root.parent)
         self.root.mkdir(parents=True, exist_ok=True)
         write(self.root / "best.safetensors", {"policies": policies}, record)
 
     def load_best(self) -> tuple[np.ndarray, Record] | None:
         path = self.root / "best.safetensors"
-        if not path.is_file():
+        if not os.path.lexists(path):
             return None
-        arrays, record = read(path)
+        arrays, record, _ = self._read(path)
         if "policies" not in arrays:
             raise CheckpointError(f"{path}: holds no policies")
-        return arrays["policies"], record
+        policies = _of_rank(arrays["policies"], 2, "policies", path)
+        steps = field(record, "steps", list, path)
+        if len(steps) != len(policies) or any(type(step) is not int for step in steps):
+            raise CheckpointError(f"{path}: field steps is not one whole number per seed")
+        return policies, record
 
     def paths(self) -> list[Path]:
-        return sorted(self.root.glob("step-*.safetensors"))
+        """Of all checkpoints, the newest last."""
+        found = [path for path in self.root.glob("step-*.safetensors") if STEP.fullmatch(path.name)]
+        return sorted(found, key=lambda path: (len(path.name), path.name))
+
+    def _read(self, path: Path) -> tuple[Arrays, Record, str]:
+        _require_file(path)
+        _require_inside(path, self.root.parent)
+        return _verified(path)
 
     def _rows(self, segment: Record) -> np.ndarray:
         path = self.replay / Path(segment["file"]).name
-        arrays, record = read(path)
-        if "rows" not in arrays or segment["sha256"] != _digest(arrays, json.dumps(record)):
+        arrays, _, digest = self._read(path)
+        if "rows" not in arrays or (path.name, digest) != (segment["file"], segment["sha256"]):
             raise CheckpointError(f"{path}: is not the file that the checkpoint was written with")
-        return arrays["rows"]
+        return _of_rank(arrays["rows"], 3, "rows", path)
 
     def _prune(self) -> None:
         """Keeps two checkpoints and the transitions that they name; removes what a crash left half-written."""
@@ -242,3 +374,14 @@ class Checkpoints:
         for file in (*self.replay.iterdir(), *self.root.glob(".*.tmp")):
             if file.name not in wanted:
                 file.unlink()
+
+
+def _name(step: int) -> str:
+    return f"step-{step:010d}.safetensors"
+
+
+def _of_rank(array: np.ndarray, rank: int, name: str, path: Path) -> np.ndarray:
+    if array.ndim != rank or array.dtype != np.float32:
+        found = f"{array.dtype}{list(array.shape)}"
+        raise CheckpointError(f"{path}: array {name} is {found}, but float32 with {rank} axes is expected")
+    return array

@@ -22,7 +22,7 @@ from lsac import checkpoint, streams
 from lsac.display import Display
 from lsac.envs import gymnasium as adapter
 from lsac.errors import CheckpointError, InputError
-from lsac.experiment import Experiment, check, from_json, to_json
+from lsac.experiment import Experiment, check, from_json, shown, to_json
 from lsac.folder import RunFolder
 from lsac.loops import Progress, Stop
 from lsac.presets import preset as find_preset
@@ -136,12 +136,18 @@ class Model:
         algorithm, experiment = from_json(record["config"], str(path))
         if algorithm != cls.algorithm:
             raise CheckpointError(f"{path}: holds a model of {algorithm}, not of {cls.algorithm}")
+        timesteps = record.get("timesteps")
+        if type(timesteps) is not int or timesteps < 0:
+            raise CheckpointError(f"{path}: field timesteps is {shown(timesteps)}, not a number of steps")
+        # before anything is made for as many seeds as the file claims to have
+        if not arrays or any(array.shape[:1] != (experiment.seeds,) for array in arrays.values()):
+            raise CheckpointError(f"{path}: does not hold arrays for {experiment.seeds} seeds")
         model = cls(experiment.env if env is None else env)
         model.experiment = experiment
         model._set_agent()
         like = jax.eval_shape(jax.vmap(model._agent.init), model._init_keys())
         model._state = checkpoint.unnamed(arrays, like, path)
-        model.num_timesteps = record["timesteps"]
+        model.num_timesteps = timesteps
         return model
 
     def _set_agent(self) -> None:
