@@ -1,0 +1,578 @@
+"""Files made by somebody who wants more than to be loaded: each is refused in a sentence, quickly, and runs nothing."""
+
+import contextlib
+import functools
+import io
+import json
+import os
+import pickle
+import re
+import sys
+import time
+import tracemalloc
+import zipfile
+from types import SimpleNamespace
+
+import mutations
+import numpy as np
+import pytest
+import safetensors.numpy
+from commands import lsac
+from mutations import SEEDS, STEP, WIDTH, make_config, make_run, numbers, signed
+from test_model import TINY
+
+from lsac import SAC, checkpoint
+from lsac.checkpoint import DIGITS, LABEL, Checkpoints, read, write
+from lsac.errors import CheckpointError, InputError
+from lsac.experiment import from_json
+from lsac.folder import RunFolder
+from lsac.loops import OffPolicy
+
+SECONDS, MEMORY = 2.0, 64 * 2**20
+
+
+class Audit:
+    """What Python itself reports when code is made, found or run. A hook cannot be removed, so it has a switch."""
+
+    EVENTS = frozenset({"exec", "compile", "import", "os.system", "subprocess.Popen", "pickle.find_class"})
+
+    def __init__(self):
+        self.on, self.seen = False, []
+        sys.addaudithook(self.hear)
+
+    def hear(self, event, args):
+        if self.on and (event in self.EVENTS or event.startswith("socket.")):
+            self.seen.append((event, str(args[:1])))
+
+    @contextlib.contextmanager
+    def silence(self):
+        """Fails if anything is heard inside."""
+        self.seen, self.on = [], True
+        try:
+            yield
+        finally:
+            self.on = False
+        if self.seen:
+            raise AssertionError(f"heard {self.seen}")
+
+
+AUDIT = Audit()
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+@pytest.mark.parametrize(
+    ("act", "event"),
+    [
+        (lambda: pickle.loads(pickle.dumps(Evil())), "pickle.find_class"),
+        (lambda: pickle.loads(pickle.dumps(Evil())), "os.system"),
+        (lambda: compile("1", "x", "eval"), "compile"),
+        (lambda: exec("1"), "exec"),
+        (lambda: __import__("antigravity_is_not_here"), "import"),
+    ],
+    ids=["pickle", "system", "compile", "exec", "import"],
+)
+def test_the_audit_hears_what_it_listens_for(act, event):
+    with pytest.raises(AssertionError, match=event), AUDIT.silence(), contextlib.suppress(ImportError):
+        act()
+
+
+# where a file can lie, and how it is loaded from there
+
+SEGMENT = "rows-0000000008-0000000016.safetensors"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return SAC("Pendulum-v1", **TINY)
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    path = model.save(tmp_path_factory.mktemp("model") / "model")
+    SAC.load(path)  # makes an environment and traces a network, which needs imports the first time
+    return path
+
+
+PLACES = {
+    "read": ("any.safetensors", read),
+    "checkpoint": (f"checkpoints/{STEP}", lambda path: Checkpoints(path.parent).load()),
+    "rows": (f"checkpoints/replay/{SEGMENT}", lambda path: Checkpoints(path.parents[1]).load()),
+    "best": ("checkpoints/best.safetensors", lambda path: Checkpoints(path.parent).load_best()),
+    "model": ("model.safetensors", SAC.load),
+}
+
+
+def refused(load, path, words=""):
+    """The sentence with which a file is refused, after a look at what that took."""
+    started = time.monotonic()
+    with AUDIT.silence(), pytest.raises(InputError) as found:
+        load(path)
+    assert time.monotonic() - started < SECONDS
+    sentence = str(found.value)
+    assert sentence.startswith(f"{path}"), "it names the file"
+    assert sentence.isprintable(), "one line, nothing that a terminal obeys"
+    assert len(sentence) < 400 + len(str(path))
+    assert re.search(words, sentence), sentence
+    tracemalloc.start()
+    with pytest.raises(InputError):
+        load(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < MEMORY
+    return sentence
+
+
+def test_good_files_are_loaded_without_running_anything(tmp_path, saved):
+    folder = make_run(tmp_path / "run")
+    with AUDIT.silence():
+        read(folder / "checkpoints" / STEP)
+        mutations.load_run(folder)
+        SAC.load(saved)
+
+
+# content that is no file of ours
+
+
+def raw(header, data=b""):
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def entry(shape, start, stop, kind="F32"):
+    return {"dtype": kind, "shape": shape, "data_offsets": [start, stop]}
+
+
+def zipped(content):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("weights", content)
+    return file.getvalue()
+
+
+def label(text, **arrays):
+    """A file that is good but for its record."""
+    return signed(arrays or {"weight": np.ones(3, np.float32)}, text)
+
+
+def twice_in_header():
+    """Two entries of one name, with the digest of the one that safetensors believes."""
+    good = label('{"format": 1}')
+    size = int.from_bytes(good[:8], "little")
+    header, data = good[8 : 8 + size].rstrip(), good[8 + size :]
+    again = json.dumps(json.loads(header)["weight"]).encode()
+    return raw(header[:-1] + b', "weight": ' + again + b"}", data)
+
+
+def two_labels():
+    good = label('{"format": 1}')
+    size = int.from_bytes(good[:8], "little")
+    return raw(good[8 : 8 + size].replace(b'{"lsac":', b'{"lsac": "x", "lsac":'), good[8 + size :])
+
+
+UNREADABLE = "is not a readable safetensors file"
+CONTENT = {
+    "pickle": (lambda: pickle.dumps(Evil()), UNREADABLE),
+    "zip": (lambda: zipped(b"weights"), UNREADABLE),
+    "zip bomb": (lambda: zipped(bytes(50 * 2**20)), UNREADABLE),
+    "empty": (lambda: b"", UNREADABLE),
+    "header of 2**40": (lambda: (2**40).to_bytes(8, "little") + b"{}", "header would take 1099511627776 bytes"),
+    "header of 2**62": (lambda: (2**62).to_bytes(8, "little") + b"{}", "header would take 4611686018427387904 bytes"),
+    "header is a list": (lambda: raw(b"[]"), UNREADABLE),
+    "header is a number": (lambda: raw(b"7"), UNREADABLE),
+    "deep header": (lambda: raw(b'{"a":' + b"[" * 100_000), UNREADABLE),
+    "100 000 arrays": (
+        lambda: raw({f"a{i}": entry([1], i, i + 1, "U8") for i in range(100_000)}, bytes(100_000)),
+        r"\(it has 100000 arrays\)$",
+    ),
+    "an array twice": (twice_in_header, r"\('weight' occurs twice\)$"),
+    "the label twice": (two_labels, r"\('lsac' occurs twice\)$"),
+    "overlap": (lambda: raw({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, bytes(12)), "invalid offset"),
+    "out of range": (lambda: raw({"a": entry([1000], 0, 4000)}, bytes(8)), UNREADABLE),
+    "negative shape": (lambda: raw({"a": entry([-1], 0, 4)}, bytes(4)), UNREADABLE),
+    "negative offset": (lambda: raw({"a": entry([1], -4, 0)}, bytes(4)), UNREADABLE),
+    "no numbers, huge shape": (lambda: raw({"a": entry([0, 2**62], 0, 0)}), UNREADABLE),
+    "shape that overflows": (lambda: raw({"a": entry([2**32, 2**32, 2**32], 0, 4)}, bytes(4)), UNREADABLE),
+    "100 axes": (lambda: raw({"a": entry([1] * 100, 0, 4)}, bytes(4)), UNREADABLE),
+    "terminal codes": (lambda: raw({"a": entry([1], 0, 4, "\x1b[2J\n")}, bytes(4)), UNREADABLE),
+    "foreign": (lambda: safetensors.numpy.save({"a": np.ones(3)}, {"format": "pt"}), "was not written by lsac"),
+    "label of nothing": (lambda: safetensors.numpy.save({"a": np.ones(3)}, {LABEL: ""}), "is damaged"),
+    "record is a list": (lambda: label("[1]"), "its record is not a table$"),
+    "record is no JSON": (lambda: label("{'format': 1}"), "its record is not readable JSON"),
+    "record is empty": (lambda: label(""), "its record is not readable JSON"),
+    "deep record": (lambda: label('{"format": ' + "[" * 100_000), "its record is not readable JSON"),
+    "huge number": (lambda: label('{"format": ' + "9" * 10_000 + "}"), "its record is not readable JSON"),
+    "key twice": (lambda: label('{"format": 1, "format": 1}'), "'format' occurs twice"),
+    "no format": (lambda: label("{}"), "field format is missing$"),
+    "format is NaN": (lambda: label('{"format": NaN}'), "field format is nan, not of type int$"),
+    "format is true": (lambda: label('{"format": true}'), "field format is True, not of type int$"),
+    "format is a list": (lambda: label('{"format": [[]]}'), "field format is a list, not of type int$"),
+    "newer": (lambda: label('{"format": 2}'), "has format 2; this version reads format 1$"),
+    "older": (lambda: label('{"format": 0}'), "has format 0; this version reads format 1$"),
+}
+
+
+@functools.cache
+def content(kind):
+    return CONTENT[kind][0]()
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", CONTENT)
+def test_hostile_content_is_refused_wherever_it_lies(kind, place, tmp_path):
+    name, load = PLACES[place]
+    path = make_run(tmp_path / "run") / name
+    path.write_bytes(content(kind))
+    refused(load, path, CONTENT[kind][1])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_file_cut_anywhere_is_refused(place, tmp_path, saved):
+    name, load = PLACES[place]
+    path = make_run(tmp_path / "run") / name
+    data = path.read_bytes() if path.exists() else saved.read_bytes()
+    with AUDIT.silence():
+        for left in sorted({*range(0, 24), *range(24, len(data), len(data) // 60), len(data) - 1}):
+            path.write_bytes(data[:left])
+            with pytest.raises(CheckpointError, match=f"^{re.escape(str(path))}: "):
+                load(path)
+
+
+# things that are no files
+
+
+def fifo(path, outside):
+    os.mkfifo(path)
+
+
+def folder(path, outside):
+    path.mkdir()
+
+
+def link_out(path, outside):
+    outside.mkdir()
+    os.link(path.with_suffix(".good"), outside / path.name)
+    path.symlink_to(outside / path.name)
+
+
+def link_nowhere(path, outside):
+    path.symlink_to(outside)
+
+
+def link_to_itself(path, outside):
+    path.symlink_to(path)
+
+
+def link_to_a_device(path, outside):
+    path.symlink_to("/dev/zero")
+
+
+THINGS = {
+    "fifo": (fifo, "is not a regular file$"),
+    "folder": (folder, "is not a regular file$"),
+    "link out": (link_out, "is a link that leaves the folder of the run$"),
+    "link nowhere": (link_nowhere, "no such file$"),
+    "link to itself": (link_to_itself, r"cannot be read \("),
+    "link to a device": (link_to_a_device, "is not a regular file$"),
+}
+
+
+@pytest.mark.timeout(20)  # a pipe that is opened never answers
+@pytest.mark.parametrize("place", [*PLACES, "config"])
+@pytest.mark.parametrize("thing", THINGS)
+def test_only_regular_files_of_the_run_are_opened(thing, place, tmp_path, saved):
+    name, load = {**PLACES, "config": ("config.json", checkpoint.read_json)}[place]
+    path = make_run(tmp_path / "run") / name
+    if not path.exists():
+        path.write_bytes(saved.read_bytes() if place == "model" else (path.parent / "checkpoints" / STEP).read_bytes())
+    path.rename(path.with_suffix(".good"))
+    make, words = THINGS[thing]
+    make(path, tmp_path / "outside")
+    if thing == "link out" and place in ("read", "model"):
+        load(path)  # whoever names one file by hand may name a link
+    else:
+        refused(load, path, words)
+
+
+def test_a_link_within_the_run_is_followed(tmp_path):
+    run = make_run(tmp_path / "run")
+    good = mutations.load_run(run)
+    for file in (run / "checkpoints" / STEP, run / "checkpoints" / "replay" / SEGMENT):
+        file.rename(run / file.name)
+        file.symlink_to(run / file.name)
+    assert mutations.same(mutations.load_run(run), good)
+    (tmp_path / "elsewhere").symlink_to(run)
+    assert mutations.same(mutations.load_run(tmp_path / "elsewhere"), good), "the user's own link to a run"
+
+
+@pytest.mark.parametrize("part", ["checkpoints", "checkpoints/replay"])
+def test_a_folder_that_leaves_the_run_is_neither_read_nor_tidied_up(part, tmp_path):
+    run = make_run(tmp_path / "run")
+    outside = (run / part).rename(tmp_path / "outside")
+    (run / part).symlink_to(outside)
+    (outside / "diary.txt").write_text("dear diary")
+    before = sorted(outside.rglob("*"))
+    kept = Checkpoints(run / "checkpoints")
+    refused(lambda path: kept.load(), run / "checkpoints", "is a link that leaves the folder of the run$")
+    if part == "checkpoints":
+        with pytest.raises(CheckpointError, match="leaves the folder"):
+            kept.save_best(numbers(SEEDS, 5), {"steps": [1, 2]})
+    state = {"weight": numbers(SEEDS, 5)}
+    more = (8,) if "segment" in Checkpoints.save.__annotations__ else ()
+    with pytest.raises(CheckpointError, match="leaves the folder"):
+        kept.save(24, state, {}, numbers(SEEDS, 8, WIDTH), 16, 100, *more)
+    assert sorted(outside.rglob("*")) == before
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / ".config.json.tmp").symlink_to(victim)
+    (tmp_path / "config.json").symlink_to(victim)
+    checkpoint.write_bytes(tmp_path / "config.json", b"{}")
+    assert victim.read_text() == "precious"
+    assert (tmp_path / "config.json").read_bytes() == b"{}"
+    assert not (tmp_path / "config.json").is_symlink()
+
+
+# records whose digest is right and whose fields are not
+
+
+def change(**fields):
+    return lambda record: record.update(fields)
+
+
+def segment(**fields):
+    return lambda record: record["replay"][1].update(fields)
+
+
+RECORDS = {
+    "step is missing": (lambda record: record.pop("step"), "field step is missing$"),
+    "step is a float": (change(step=16.0), "field step is 16.0, not of type int$"),
+    "step is NaN": (change(step=np.nan), "field step is nan, not of type int$"),
+    "step is another": (change(step=17), "field step is 17, which its name denies$"),
+    "step is huge": (change(step=10**4000), "field step is 10{199}, which its name denies$"),
+    "step is negative": (change(step=-16), "field step is -16, which its name denies$"),
+    "replay is missing": (lambda record: record.pop("replay"), "is not a checkpoint of a run$"),
+    "replay is a table": (change(replay={}), "field replay is a table, not of type list$"),
+    "replay of texts": (change(replay=["x"]), r"field replay\[0\] is 'x', not a table$"),
+    "file is a number": (segment(file=3), r"field replay\[1\]\.file is 3, not of type str$"),
+    "file is missing": (lambda record: record["replay"][1].pop("file"), r"field replay\[1\]\.file is missing$"),
+    "stop is a text": (segment(stop="8"), r"field replay\[1\]\.stop is '8', not of type int$"),
+    "sha256 is null": (segment(sha256=None), r"field replay\[1\]\.sha256 is None, not of type str$"),
+    "file twice": (
+        lambda record: record["replay"].append(record["replay"][0]),
+        r"replay\[2\]\.file, .* is named twice$",
+    ),
+    "file of control codes": (segment(file="\x1b[2J\n"), r"replay\[1\]\.file, .* is no name of a file$"),
+    "file with a zero byte": (segment(file="a\0b"), r"replay\[1\]\.file, .* is no name of a file$"),
+    "file of a long name": (segment(file="x" * 5000), r"replay\[1\]\.file, .* is no name of a file$"),
+    "file is the folder": (segment(file=""), "is not a regular file$"),
+    "file is a parent": (segment(file=".."), "is not a regular file$"),
+    "file is above": (segment(file="../x.safetensors"), "x.safetensors: no such file$"),
+    "file is absolute": (segment(file="/etc/passwd"), "replay/passwd: no such file$"),
+    "file above, same name": (segment(file=f"../{SEGMENT}"), "is not the file that the checkpoint was written with$"),
+    "file elsewhere, same name": (segment(file=f"/tmp/{SEGMENT}"), "is not the file that the checkpoint was written"),
+}
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_a_record_that_lies_is_refused(kind, tmp_path):
+    path = make_run(tmp_path / "run") / "checkpoints" / STEP
+    arrays, record = read(path)
+    spoil, words = RECORDS[kind]
+    spoil(record)
+    path.write_bytes(signed(arrays, json.dumps(record)))
+    sentence = refused(lambda root: Checkpoints(root).load(), path.parent)
+    assert re.search(words, sentence), sentence
+
+
+ROWS = {
+    "axes": (np.zeros((SEEDS, 8), np.float32), r"array rows is float32\[2, 8\], but float32 with 3 axes is expected$"),
+    "type": (np.zeros((SEEDS, 8, WIDTH)), r"array rows is float64\[2, 8, 3\], but float32 with 3 axes is expected$"),
+    "seeds": (np.zeros((3, 8, WIDTH), np.float32), "differ in their number of seeds or in their width$"),
+    "width": (np.zeros((SEEDS, 8, 4), np.float32), "differ in their number of seeds or in their width$"),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_rows_that_do_not_fit_together_are_refused(kind, tmp_path):
+    rows, words = ROWS[kind]
+    root = make_run(tmp_path / "run") / "checkpoints"
+    digest = write(root / "replay" / SEGMENT, {"rows": rows}, {"first": 8})
+    arrays, record = read(root / STEP)
+    record["replay"][1]["sha256"] = digest
+    write(root / STEP, arrays, record)
+    sentence = refused(lambda path: Checkpoints(path).load(), root)
+    assert re.search(words, sentence), sentence
+
+
+BEST = {
+    "axes": (numbers(SEEDS), {"steps": [1, 2]}, "array policies is .*, but float32 with 2 axes is expected$"),
+    "no steps": (numbers(SEEDS, 5), {}, "field steps is missing$"),
+    "steps of texts": (numbers(SEEDS, 5), {"steps": ["1", "2"]}, "field steps is not one whole number per seed$"),
+    "too few steps": (numbers(SEEDS, 5), {"steps": [1]}, "field steps is not one whole number per seed$"),
+}
+
+
+@pytest.mark.parametrize("kind", BEST)
+def test_best_policies_that_do_not_fit_are_refused(kind, tmp_path):
+    policies, record, words = BEST[kind]
+    path = tmp_path / "checkpoints" / "best.safetensors"
+    path.parent.mkdir()
+    write(path, {"policies": policies}, record)
+    refused(lambda path: Checkpoints(path.parent).load_best(), path, words)
+
+
+def test_a_name_that_is_no_step_is_no_checkpoint(tmp_path):
+    """Or it would come last in the order of names, and count as the newest for ever."""
+    root = make_run(tmp_path / "run") / "checkpoints"
+    (root / "step-zzz.safetensors").write_bytes(b"")
+    assert [path.name for path in Checkpoints(root).paths()] == [STEP]
+
+
+@pytest.mark.parametrize("other", [("lsac", "Pendulum-v1"), ("sac", "Hopper-v5")], ids=["algorithm", "environment"])
+def test_a_checkpoint_of_something_else_is_not_continued(other, tmp_path):
+    loaded = Checkpoints(make_run(tmp_path / "run") / "checkpoints").load()
+    run = SimpleNamespace(algorithm=other[0], experiment=SimpleNamespace(env=other[1]))
+    words = f"belongs to sac on Pendulum-v1, not to {other[0]} on {other[1]}$"
+    with AUDIT.silence(), pytest.raises(CheckpointError, match=words):
+        OffPolicy.restore(run, loaded)
+
+
+def test_a_record_too_large_to_be_read_again_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "HEADER_LIMIT", 1000)
+    with pytest.raises(CheckpointError, match="too large to be read again"):
+        write(tmp_path / "a.safetensors", {}, {"window": [0.1] * 1000})
+    assert list(tmp_path.iterdir()) == []
+
+
+# a saved model
+
+MODELS = {
+    "no timesteps": (lambda record: record.pop("timesteps"), "field timesteps is None, not a number of steps$"),
+    "timesteps is a text": (change(timesteps="9"), "field timesteps is '9', not a number of steps$"),
+    "config is a list": (change(config=[]), "is not the configuration of a run$"),
+    "two billion seeds": (
+        lambda r: r["config"]["experiment"].update(seeds=2**31),
+        "does not hold arrays for 2147483648",
+    ),
+    "other algorithm": (change(config={}), "is not the configuration of a run$"),
+    "import": (lambda r: r["config"]["experiment"].update(env="this:Env-v0"), "import this first$"),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_whose_record_lies_is_refused(kind, tmp_path, saved):
+    arrays, record = read(saved)
+    spoil, words = MODELS[kind]
+    spoil(record)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(signed(arrays, json.dumps(record)))
+    refused(SAC.load, path, words)
+
+
+# config.json
+
+
+def experiment(**fields):
+    return lambda data: data["experiment"].update(fields)
+
+
+def agent(**fields):
+    return lambda data: data["experiment"]["agent"].update(fields)
+
+
+CONFIGS = {
+    "format is true": (change(format=True), "format True is not 1"),
+    "format is a float": (change(format=1.0), "format 1.0 is not 1"),
+    "format is deep": (change(format=json.loads("[" * 300 + "]" * 300)), "format a list is not 1"),
+    "algorithm is a list": (change(algorithm=["sac"]), "algorithm a list is not a name$"),
+    "huge whole number": (experiment(steps=10**400), "steps: 10{199} is too large$"),
+    "huge float": (experiment(gamma=10**400), "gamma: 10{199} is too large$"),
+    "huge in a list": (agent(hidden=[10**400]), "hidden: 10{199} is too large$"),
+    "deep value": (experiment(steps=json.loads("[" * 300 + "]" * 300)), "steps: a list is not of type int$"),
+    "long text": (experiment(steps="x" * 10**5), "steps: 'x{199} is not of type int$"),
+    "unknown key of control codes": (experiment(**{"\x1b[2J\n": 1}), "unknown option \ufffd\\[2J\ufffd$"),
+    "cannot work": (experiment(chunk=0), "--chunk 0: must be at least 1$"),
+    "overflows": (experiment(utd=1e308), "cannot convert float infinity to integer$"),
+    "activation of control codes": (agent(activation="\x1b[2J"), "--activation \ufffd"),
+    "import": (experiment(env="this:Env-v0"), "env: this:Env-v0 is of a module .* import this first$"),
+    "import of a submodule": (experiment(env="xml.sax.expatreader:Env-v0"), "import xml.sax.expatreader first$"),
+    "import with a namespace": (experiment(env="this:space/Env-v0"), "import this first$"),
+    "import of nothing": (experiment(env=":Env-v0"), "import  first$"),
+    "no id": (experiment(env=""), "env: '' is not the id of an environment$"),
+    "id of control codes": (experiment(env="\x1b[2J"), r"env: '\\x1b\[2J' is not the id of an environment$"),
+    "id of many lines": (experiment(env="Pendulum-v1\n"), r"is not the id of an environment$"),
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_hostile_configuration_is_refused(kind, tmp_path):
+    spoil, words = CONFIGS[kind]
+    data = make_config()
+    spoil(data)
+    run = make_run(tmp_path / "run")
+    (run / "config.json").write_text(json.dumps(data))
+    refused(lambda path: RunFolder.open(path.parent), run / "config.json", words)
+    assert "this" not in sys.modules
+
+
+TEXTS = {
+    "key twice": (lambda text: text.replace('"steps":', '"steps": 7, "steps":', 1), "'steps' occurs twice"),
+    "deep": (lambda text: '{"a": ' * 100_000, "is not readable JSON"),
+    "huge number": (lambda text: text.replace('"seed": 0', '"seed": ' + "9" * 10_000), "is not readable JSON"),
+    "large": (lambda text: text + " " * 2**20, "is too large for a configuration"),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_configuration_that_is_hostile_text_is_refused(kind, tmp_path):
+    spoil, words = TEXTS[kind]
+    run = make_run(tmp_path / "run")
+    text = (run / "config.json").read_text()
+    assert spoil(text) != text
+    (run / "config.json").write_text(spoil(text))
+    refused(lambda path: RunFolder.open(path.parent), run / "config.json", words)
+
+
+def test_an_id_of_a_module_that_is_imported_is_read():
+    data = make_config()
+    data["experiment"]["env"] = "json:Env-v0"
+    assert from_json(data, "here")[1].env == "json:Env-v0"
+
+
+@pytest.mark.parametrize("command", ["eval", "resume"])
+def test_no_command_imports_what_a_file_names(command, tmp_path, monkeypatch):
+    (tmp_path / "trap_for_imports.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = make_run(tmp_path / "run")
+    data = make_config()
+    data["experiment"]["env"] = "trap_for_imports:Env-v0"
+    (run / "config.json").write_text(json.dumps(data))
+    result = lsac(command, run)
+    assert result.code == 2
+    assert result.sentence.endswith("import trap_for_imports first")
+    assert "trap_for_imports" not in sys.modules
+
+
+# thousands of them
+
+
+def test_every_spoiled_file_is_refused_or_loads_as_what_it_says():
+    with AUDIT.silence():
+        found = mutations.count_outcomes(500, seed=1)
+    assert found.keys() == {"refused", "identical", "as written"}
+    assert sum(found.values()) == 500
+    assert found["refused"] > 300
+
+
+def test_a_reader_that_trusts_its_files_is_found_out(monkeypatch):
+    """Without the digest, spoiled numbers would be loaded; without the types of fields, other errors would come."""
+    monkeypatch.setattr(checkpoint, "_digest", lambda arrays, text: text[:0].ljust(DIGITS, "0"))
+    monkeypatch.setattr(checkpoint, "field", lambda table, name, *_: table[name])
+    found = mutations.count_outcomes(200, seed=1)
+    assert any(outcome.startswith("wrong: ") for outcome in found)
