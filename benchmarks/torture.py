@@ -121,12 +121,8 @@ def kills(full: bool, root: Path) -> list[Figure]:
                     same = not problem and fingerprint(folder) == fingerprint(alone)
                     good += count if same else 0
                     if not same:
-                        theirs = {} if problem else fingerprint(folder)
-                        mine = fingerprint(alone)
-                        note = (
-                            problem
-                            or f"differ: {sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))}"
-                        )
+                        mine, theirs = fingerprint(alone), {} if problem else fingerprint(folder)
+                        note = problem or f"differ: {sorted(k for k, v in mine.items() if theirs.get(k) != v)}"
                 figures.append(
                     Figure(f"{signal.Signals(sort).name}, {algorithm} on {env}: same files", good, done, note)
                 )

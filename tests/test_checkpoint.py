@@ -241,13 +241,15 @@ class FakeRun:
         new = np.stack([np.stack([number, number + 0.5, -number], axis=-1) + seed * 10_000 for seed in range(2)])
         self.rows = np.concatenate([self.rows, new.astype(np.float32)], axis=1)
 
-    def save(self):
+    def save(self, stopped=False):
         """The last chunk is collected but not yet learned from, so the step is one chunk behind."""
         total = self.rows.shape[1]
         state = {"weight": np.full(3, total, np.float32)}
         keep = self.capacity + self.chunk
-        self.checkpoints.save(total - self.chunk, state, {}, self.rows[:, self.saved :], self.saved, keep)
-        self.saved = total
+        rest = self.checkpoints.save(
+            total - self.chunk, state, {}, self.rows[:, self.saved :], self.saved, keep, segment=30, stopped=stopped
+        )
+        self.saved = total - rest.shape[1]
 
     def train(self, saves, chunks=3):
         for _ in range(saves):
@@ -261,16 +263,16 @@ def segments(root):
 
 
 def test_each_transition_is_written_once(tmp_path):
+    """Into a file of thirty as soon as there are thirty; what is left over stays with the checkpoint until then."""
     run = FakeRun(tmp_path)
-    seen = []
-    for count in (30, 50, 10, 20, 40):
-        before = segments(tmp_path).keys() if run.saved else set()
+    for count, files, left in ((30, 1, 0), (50, 2, 20), (10, 3, 0), (20, 3, 20), (40, 5, 0)):
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("replay/*")}
         run.collect(count)
         run.save()
-        new = segments(tmp_path).keys() - before
-        assert len(new) == 1
-        seen += [number for name in new for number in segments(tmp_path)[name]]
-    assert seen == list(range(150))
+        assert len(segments(tmp_path)) == files
+        assert run.checkpoints.load().tail.shape == (2, left, WIDTH)
+        assert all(path.stat().st_mtime_ns == time for path, time in before.items()), "no file is written again"
+        np.testing.assert_array_equal(run.checkpoints.load().rows, run.rows)
     on_disk = [number for numbers in segments(tmp_path).values() for number in numbers]
     assert sorted(on_disk) == list(range(150))
     sizes = [path.stat().st_size for path in (tmp_path / "replay").iterdir()]
@@ -286,6 +288,40 @@ def test_the_newest_checkpoint_is_loaded_with_all_its_rows(tmp_path):
     assert loaded.record["step"] == 110
     np.testing.assert_array_equal(loaded.rows, run.rows)
     np.testing.assert_array_equal(loaded.state["weight"], np.full(3, 120, np.float32))
+
+
+def test_a_stop_leaves_no_trace_once_the_run_is_saved_again(tmp_path):
+    """Stopped in the middle of a segment and continued, a run has the files of one that was never stopped."""
+    runs = [FakeRun(tmp_path / name) for name in ("stopped", "left alone")]
+    for run in runs:
+        run.train(2)
+    runs[0].collect(20)
+    runs[0].save(stopped=True)
+    loaded = runs[0].checkpoints.load()
+    assert loaded.path.name == "stopped.safetensors"
+    assert len(runs[0].checkpoints.paths()) == 2, "a stop costs no older checkpoint"
+    np.testing.assert_array_equal(loaded.rows, runs[0].rows)
+    runs[1].collect(20)
+    for run in runs:
+        run.collect(40)
+        run.save()
+    files = [
+        {p.relative_to(run.checkpoints.root): p.read_bytes() for p in run.checkpoints.root.rglob("*.safetensors")}
+        for run in runs
+    ]
+    assert files[0] == files[1]
+    assert not runs[0].checkpoints.stopped.exists()
+
+
+def test_what_a_stop_left_does_not_count_once_the_run_went_on(tmp_path):
+    """As if the run was killed after it wrote the next checkpoint and before it removed the stopped one."""
+    run = FakeRun(tmp_path)
+    run.train(1)
+    run.save(stopped=True)
+    left = run.checkpoints.stopped.read_bytes()
+    run.train(1)
+    run.checkpoints.stopped.write_bytes(left)
+    assert run.checkpoints.load().record["step"] == 50
 
 
 def test_saving_twice_at_the_same_step_changes_nothing(tmp_path):

@@ -246,7 +246,7 @@ def test_a_replay_that_cannot_fit_is_refused_with_its_size(tmp_path):
 @pytest.fixture
 def empty_run(tmp_path):
     """The folder of a run that was never saved."""
-    RunFolder.create(tmp_path / "run", "sac", preset("sac", "default", "Pendulum-v1"))
+    RunFolder.create(tmp_path / "run", "sac", preset("sac", "default", "Pendulum-v1")).release()
     return tmp_path / "run"
 
 

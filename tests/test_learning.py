@@ -21,4 +21,4 @@ def test_pendulum_swings_up(algorithm):
         assert training.loop.run(Stop())
     finally:
         training.close()
-    assert training.loop.best.min() > -250
+    assert training.loop.best.returns.min() > -250

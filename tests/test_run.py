@@ -191,15 +191,16 @@ class Spy(OffPolicy):
         self.seen.append(self)
 
     def restore(self, checkpoint):
-        super().restore(checkpoint)
+        kind = super().restore(checkpoint)
         self.restored = self.holds()
+        return kind
 
     def holds(self):
         ring = self.learner.replay
         pending = np.zeros((1, 0, 9), np.float32) if self._pending is None else self._pending
         numbers = {"size": ring.size, "head": ring.head, "updates": self.learner.updates, "step": self.step}
         arrays = {"ring": ring.rows, "pending": pending, "policies": self.learner.policies}
-        state = named(Saved(self.learner.state, self._best_policies))
+        state = named(Saved(self.learner.state, self.best.policies))
         return state | {name: np.array(value) for name, value in (numbers | arrays).items()}
 
 
@@ -401,7 +402,7 @@ def test_a_finished_run_can_be_made_longer_but_not_shorter(resumed):
 
 def test_a_damaged_checkpoint_is_not_resumed(stopped, tmp_path):
     folder = shutil.copytree(stopped.folder, tmp_path / "run")
-    (path,) = (folder / "checkpoints").glob("step-*.safetensors")
+    path = folder / "checkpoints" / "stopped.safetensors"
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
@@ -418,7 +419,7 @@ def test_a_checkpoint_of_another_network_is_not_resumed(stopped, tmp_path):
     result = lsac("eval", folder)
     assert result.code == 2
     assert re.search(
-        r"step-\d+.safetensors: array .* is float32\[.*16.*\], but float32\[.*17.*\] is expected", result.sentence
+        r"stopped.safetensors: array .* is float32\[.*16.*\], but float32\[.*17.*\] is expected", result.sentence
     )
 
 

@@ -33,6 +33,8 @@ Record = dict[str, Any]
 LABEL = "lsac"
 """Of a file's one label: the SHA-256 of its content, then the record as JSON."""
 DIGITS = 64
+BESIDE = ("simulator.", "evaluation.")
+"""How the names of arrays begin that are no part of the agents."""
 TAIL = "rows"
 """The array of a checkpoint with the transitions that are in no file of their own yet."""
 HEADER_LIMIT = 32 * 2**20
@@ -253,6 +255,9 @@ class Checkpoint(NamedTuple):
     path: Path
     record: Record
     state: Arrays
+    """of the agents"""
+    beside: Arrays
+    """of simulators, and of an evaluation under way"""
     rows: np.ndarray
     """[S, n, width]: the newest transitions of every seed, in the order they were collected"""
     tail: np.ndarray
@@ -302,11 +307,9 @@ class Checkpoints:
         self._prune()
         return rows
 
-    def load(self) -> Checkpoint:
-        """The newest checkpoint, with its transitions."""
-        path = self.newest()
-        if path is None:
-            raise CheckpointError(f"{self.root}: holds no checkpoint")
+    def load(self, with_rows: bool = True) -> Checkpoint:
+        """The newest checkpoint, with its transitions, or with the last of them only."""
+        path = self._required()
         state, record, _ = self._read(path)
         if "replay" not in record or TAIL not in state:
             raise CheckpointError(f"{path}: is not a checkpoint of a run")
@@ -315,12 +318,24 @@ class Checkpoints:
         if path != self.stopped and path.name != _name(step):
             raise CheckpointError(f"{path}: field step is {shown(step)}, which its name denies")
         rows, tail = np.zeros((0, 0, 0), np.float32), _of_rank(state.pop(TAIL), 3, TAIL, path)
-        parts = [self._rows(segment) for segment in _replay(record, path)] + [tail][: tail.shape[1]]
+        beside = {name: state.pop(name) for name in list(state) if name.startswith(BESIDE)}
+        segments = _replay(record, path) if with_rows else []
+        parts = [self._rows(segment) for segment in segments] + [tail][: tail.shape[1]]
         if parts:
             if len({(part.shape[0], part.shape[2]) for part in parts}) > 1:
                 raise CheckpointError(f"{path}: its transitions differ in their number of seeds or in their width")
             rows = np.concatenate(parts, axis=1)
-        return Checkpoint(path, record, state, rows, tail)
+        return Checkpoint(path, record, state, beside, rows, tail)
+
+    def step(self) -> int:
+        """Of the newest checkpoint, most of which stays unread."""
+        return _step(self._required())
+
+    def _required(self) -> Path:
+        path = self.newest()
+        if path is None:
+            raise CheckpointError(f"{self.root}: holds no checkpoint")
+        return path
 
     def newest(self) -> Path | None:
         """What a stop left counts if nothing was saved since."""

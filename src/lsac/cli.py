@@ -175,8 +175,7 @@ def resume(args: list[str]) -> int:
 
     given = _parse(Resume, args, "lsac resume", RESUME_HELP)
     folder, algorithm, experiment = RunFolder.open(given.run)
-    folder.lock()
-    step = folder.checkpoints.load().record["step"]
+    step = folder.checkpoints.step()
     if given.steps is not None:
         if given.steps < step:
             raise InputError(f"--steps {given.steps}: the run is at step {step} already")
@@ -188,6 +187,7 @@ def resume(args: list[str]) -> int:
     source = source_of(experiment.env)
     spec = describe(source)
     require_memory(algorithm, experiment, spec)
+    folder.lock()
     return _run(algorithm, experiment, source, spec, folder, resume=True)
 
 

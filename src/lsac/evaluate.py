@@ -21,7 +21,7 @@ def policies_of(folder: RunFolder, algorithm: str, experiment: object, which: st
         if best is None:
             raise CheckpointError(f"{folder.path}: has no best policy, because it was trained without evaluations")
         return best[0], best[1]["steps"]
-    checkpoint = folder.checkpoints.load()
+    checkpoint = folder.checkpoints.load(with_rows=False)
     agent = make_agent(algorithm, e, describe(source_of(e.env)))  # type: ignore[arg-type, attr-defined]
     keys = jax.random.split(jax.random.key(0), e.seeds)  # type: ignore[attr-defined]
     like = Saved(

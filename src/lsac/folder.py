@@ -2,9 +2,10 @@
 
 import fcntl
 import json
+import os
 import time
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 from lsac.checkpoint import Checkpoints, read_json, write_bytes
 from lsac.errors import InputError
@@ -21,7 +22,7 @@ class Resumed(NamedTuple):
 class RunFolder:
     def __init__(self, path: Path):
         self.path = path
-        self._lock: TextIO | None = None
+        self._lock: int | None = None
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @property
@@ -31,19 +32,20 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, algorithm: str, experiment: Experiment) -> "RunFolder":
         folder = cls(path)
-        if path.is_dir():
-            folder.lock()
-        if folder.config.exists() and folder.checkpoints.newest() is None:
-            raise InputError(f"--out {path}: holds a run that was never saved; remove it or choose another folder")
-        if folder.config.exists():
-            raise InputError(
-                f"--out {path}: already holds a run; continue it with 'lsac resume {path}' or choose another"
-            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
+            if folder.config.exists():
+                saved = folder.checkpoints.newest() is not None
+                left = f"already holds a run; continue it with 'lsac resume {path}' or choose another"
+                never = "holds a run that was never saved; remove it or choose another folder"
+                raise InputError(f"--out {path}: {left if saved else never}")
             folder.write_config(algorithm, experiment)
+        except InputError:
+            folder.release()
+            raise
         except OSError as error:
+            folder.release()
             raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
         return folder
 
@@ -64,18 +66,19 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keeps every other process from training here, until `release` or the end of this process, however it ends."""
-        if self._lock is None:
-            file = (self.path / ".lock").open("w")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.close()
-                raise InputError(f"{self.path}: another process is training in this folder") from None
-            self._lock = file
+        if self._lock is not None:
+            return
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise InputError(f"{self.path}: another process is training in this folder") from None
+        self._lock = folder
 
     def release(self) -> None:
         if self._lock is not None:
-            self._lock.close()
+            os.close(self._lock)
             self._lock = None
 
 

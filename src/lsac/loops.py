@@ -84,7 +84,8 @@ class OffPolicy:
         self._pending: np.ndarray | None = None  # collected, not yet learned from
         self._resumed_simulators = False
         self._unsaved: list[np.ndarray] = []  # collected, and not in a file of transitions yet
-        self._window: list[dict[str, jax.Array]] = []
+        self._window: list[dict[str, jax.Array]] = []  # of every chunk since the last line
+        self._learned_to = 0  # the step at which its last chunk ends
         self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
         self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
@@ -133,6 +134,7 @@ class OffPolicy:
             self._collect_next(policies, finite)
         if self.step >= self.experiment.learning_starts:
             self._window.append(self.learner.learn(rows))
+            self._learned_to = self.step + self.experiment.chunk
         else:
             self.learner.store(rows)
         if not policy_first:
@@ -183,7 +185,7 @@ class OffPolicy:
         window = jax.device_get(self._window)
         first = next((i for i, m in enumerate(window) if not all(np.isfinite(v[row]) for v in m.values())), len(window))
         names = [k for k, v in window[first].items() if not np.isfinite(v[row])] if first < len(window) else ["policy"]
-        step = self.step - (len(window) - 1 - min(first, len(window) - 1)) * chunk
+        step = self._learned_to - max(0, len(window) - 1 - first) * chunk
         raise Diverged(
             f"seed {self.experiment.seed_list[row]}: {', '.join(names)} became NaN or infinite in the updates before "
             f"step {step:,}; the last checkpoint is from before that"
@@ -235,6 +237,7 @@ class OffPolicy:
         e, now = self.experiment, time.monotonic()
         fps = (self.step - self._last_step) * e.seeds / max(now - self._last_log, 1e-9)
         self._last_log, self._last_step = now, self.step
+        self._refuse_nan(self.learner.finite)
         window = jax.device_get(self._window)
         if self._inspection and self._inspection[0] < self.step:  # it had the time since the last line
             self._finish_inspection()
@@ -326,15 +329,14 @@ class OffPolicy:
         if (record["algorithm"], record["env"]) != (self.algorithm, e.env):
             found = f"{record['algorithm']} on {record['env']}"
             raise CheckpointError(f"{checkpoint.path}: belongs to {found}, not to {self.algorithm} on {e.env}")
-        arrays = dict(checkpoint.state)
-        evaluated = {k.split(".", 1)[1]: arrays.pop(k) for k in list(arrays) if k.startswith("evaluation.")}
-        count = sum(name.startswith("simulator.") for name in arrays)
-        captured = [arrays.pop(f"simulator.{i}") for i in range(count)]
+        beside = checkpoint.beside
+        evaluated = {k.split(".", 1)[1]: array for k, array in beside.items() if k.startswith("evaluation.")}
+        captured = [beside[f"simulator.{i}"] for i in range(sum(k.startswith("simulator.") for k in beside))]
         like = Saved(self.learner.like, jax.eval_shape(lambda: self.learner.policies))
-        state, policies = unnamed(arrays, like, checkpoint.path)
+        state, policies = unnamed(checkpoint.state, like, checkpoint.path)
         self.best = Best(np.asarray(record["best"]["returns"]), record["best"]["steps"], policies)
-        self.step, pending = record["step"], record["pending"]
-        rows = checkpoint.rows
+        self.step = self._learned_to = record["step"]
+        pending, rows = record["pending"], checkpoint.rows
         self.learner.restore(state, rows[:, : rows.shape[1] - pending], self.step, record["updates"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
         self._unsaved = [checkpoint.tail] if checkpoint.tail.shape[1] else []

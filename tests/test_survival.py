@@ -1,0 +1,116 @@
+"""What a run survives: other runs, full disks, numbers that are no numbers; and what it leaves behind."""
+
+import errno
+import json
+import os
+import random
+import signal
+import sys
+import types
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from commands import lsac
+
+from lsac import checkpoint
+from lsac.agents import AGENTS, sac
+from lsac.errors import InputError
+from lsac.folder import RunFolder
+from lsac.presets import preset
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import torture
+
+SAC = ("train", "sac", "--env", "Pendulum-v1", *torture.SMALL)
+
+
+@pytest.mark.parametrize("algorithm", torture.ALGORITHMS)
+def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, tmp_path):
+    """kill -9 at random moments, then SIGTERM: the same bytes in every file, the same numbers in every line."""
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    assert torture.run(torture.train(algorithm, "Ant-v5", alone))[0] == 0
+    rng = random.Random(algorithm)
+    problem = torture.survive(algorithm, "Ant-v5", killed, rng, 3, 12.0, signal.SIGKILL)
+    assert problem == ""
+    assert torture.fingerprint(killed) == torture.fingerprint(alone)
+    resumes = json.loads((killed / "config.json").read_text()).get("resumes", [])
+    assert all(resume["kind"] == "exact" for resume in resumes)
+
+
+def test_a_stopped_run_becomes_the_run_that_was_left_alone(tmp_path, monkeypatch):
+    """Stopped at every chance that there is, and resumed each time."""
+    assert lsac(*SAC, "--out", tmp_path / "alone").code == 0
+    from lsac.loops import OffPolicy
+
+    receive, chunks = OffPolicy._receive, []
+
+    def interrupt(self):
+        receive(self)
+        chunks.append(self.step)
+        if len(chunks) % 40 == 0:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(OffPolicy, "_receive", interrupt)
+    folder = tmp_path / "stopped"
+    result, stops = lsac(*SAC, "--out", folder), 0
+    while result.code == 75:
+        assert (folder / "checkpoints" / "stopped.safetensors").is_file()
+        result, stops = lsac("resume", folder), stops + 1
+        assert "exact: the simulators go on where they were" in result.out
+    assert (result.code, stops) == (0, 3)
+    assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
+    assert not (folder / "checkpoints" / "stopped.safetensors").exists()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    first = RunFolder.create(tmp_path / "run", "sac", preset("sac", "default", "Pendulum-v1"))
+    second = RunFolder(tmp_path / "run")
+    with pytest.raises(InputError, match=r"another process is training in this folder$"):
+        second.lock()
+    first.release()
+    second.lock()
+    second.release()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"], "a lock leaves nothing behind"
+
+
+@pytest.mark.parametrize("log_every", ["100", "480"], ids=["in between", "at a line of metrics"])
+def test_a_loss_that_is_no_number_ends_the_run_where_it_appeared(log_every, tmp_path, monkeypatch):
+    """Update 410 is in the chunk that ends at step 480; the checkpoint of 400 is the last one."""
+
+    def make(config, spec):
+        agent = sac.make(config, spec)
+
+        def update(state, replay, key):
+            state, metrics = agent.update(state, replay, key)
+            bad = jnp.where(state.critic_opt[0].count == 410, jnp.nan, 0.0)
+            return state, metrics | {"critic_loss": metrics["critic_loss"] + bad}
+
+        return agent._replace(update=update)
+
+    monkeypatch.setitem(AGENTS, "sac", types.SimpleNamespace(Config=sac.Config, make=make, __doc__=sac.__doc__))
+    result = lsac(*SAC, "--log-every", log_every, "--out", tmp_path / "run")
+    assert result.code == 4
+    assert result.sentence == (
+        "lsac: seed 0: critic_loss became NaN or infinite in the updates before step 480; "
+        "the last checkpoint is from before that"
+    )
+    assert RunFolder(tmp_path / "run").checkpoints.load().record["step"] == 400
+
+
+def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, monkeypatch):
+    """The save at step 600 fails: one warning, and the end is as if nothing had been."""
+    assert lsac(*SAC, "--out", tmp_path / "alone").code == 0
+    write, folder = checkpoint.write_bytes, tmp_path / "full"
+
+    def fail(path, data):
+        if "step-0000000600" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_bytes", fail)
+    result = lsac(*SAC, "--out", folder)
+    assert result.code == 0
+    text = " ".join(result.out.split())
+    assert text.count("could not be saved at step 600 (No space left on device); training goes on") == 1
+    assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
