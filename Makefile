@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check learning clean
+.PHONY: demo test check learning torture clean
 
 # Trains LSAC on Pendulum-v1, three seeds side by side, and leaves a learning curve.
 demo: $(STAMP)
@@ -15,6 +15,10 @@ test: $(STAMP)
 # Minutes per algorithm: every agent must really learn.
 learning: $(STAMP)
 	$(BIN)/pytest -m learning
+
+# Tries to break runs, an hour or so; the share that the tests run takes minutes.
+torture: $(STAMP)
+	$(BIN)/python benchmarks/torture.py --full
 
 check: $(STAMP)
 	$(BIN)/ruff check .

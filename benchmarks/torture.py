@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ EXTRA = {
     ),
 }
 ALGORITHMS = ("sac", "lsac")
+TESTS = Path(__file__).absolute().parents[1] / "tests"
 TASKS = ("Ant-v5", "Hopper-v5", "Pendulum-v1")
 
 
@@ -76,27 +77,29 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return found | {"metrics.jsonl": hashlib.sha256(json.dumps(timeless).encode()).hexdigest()}
 
 
-def survive(algorithm: str, env: str, folder: Path, rng: random.Random, kills: int, longest: float, sort: int) -> str:
-    """Trains with that many kills at random moments; empty if the run came to its end, else what went wrong."""
-    command = train(algorithm, env, folder)
+def survive(
+    algorithm: str, env: str, folder: Path, rng: random.Random, kills: int, longest: float, sort: int
+) -> tuple[int, str]:
+    """Trains with at most that many kills at random moments: how many there were, and what went wrong, if anything."""
+    command, done = train(algorithm, env, folder), 0
     for _ in range(kills):
         code, output = run(command, rng.uniform(0.1, longest), sort)
         if code == 0:
-            return ""
+            return done, ""
         if code not in (-signal.SIGKILL, 75, -signal.SIGTERM):
-            return f"exit code {code}: {output[-500:]}"
+            return done, f"exit code {code}: {output[-500:]}"
+        done += 1
         if (folder / "checkpoints").is_dir() and any((folder / "checkpoints").glob("*.safetensors")):
             command = [sys.executable, "-m", "lsac", "resume", str(folder)]
         elif folder.exists():  # killed before the first checkpoint: there is nothing to continue
             subprocess.run(["rm", "-rf", str(folder)], check=True)
     code, output = run(command)
-    return "" if code == 0 else f"exit code {code}: {output[-500:]}"
+    return done, "" if code == 0 else f"exit code {code}: {output[-500:]}"
 
 
-def kills(full: bool, root: Path) -> list[Figure]:
+def kills(full: bool, root: Path) -> Iterator[Figure]:
     """Kill -9 and SIGTERM at random moments; the run that survived has to be the run that was left alone."""
-    figures = []
-    per_case = 34 if full else 5
+    wanted = {signal.SIGKILL: 34, signal.SIGTERM: 9} if full else {signal.SIGKILL: 5, signal.SIGTERM: 5}
     for algorithm in ALGORITHMS:
         for env in TASKS if full else TASKS[:1]:
             alone, again = root / f"{algorithm}-{env}", root / f"{algorithm}-{env}-again"
@@ -107,29 +110,145 @@ def kills(full: bool, root: Path) -> list[Figure]:
                 if code:
                     raise SystemExit(f"{algorithm} on {env} failed by itself:\n{output[-2000:]}")
             same = fingerprint(alone) == fingerprint(again)
-            figures.append(Figure(f"two processes, {algorithm} on {env}: same files", int(same), 1))
-            for sort in (signal.SIGKILL, signal.SIGTERM):
+            yield Figure(f"two processes, {algorithm} on {env}: same files", int(same), 1)
+            for sort, per_case in wanted.items():
                 rng = random.Random(f"{algorithm} {env} {sort}")
                 done = good = 0
                 note = ""
                 while done < per_case:
                     folder = root / "killed"
                     subprocess.run(["rm", "-rf", str(folder)], check=True)
-                    count = min(5, per_case - done)
-                    problem = survive(algorithm, env, folder, rng, count, longest, sort)
+                    count, problem = survive(algorithm, env, folder, rng, min(5, per_case - done), longest, sort)
                     done += count
                     same = not problem and fingerprint(folder) == fingerprint(alone)
                     good += count if same else 0
                     if not same:
                         mine, theirs = fingerprint(alone), {} if problem else fingerprint(folder)
                         note = problem or f"differ: {sorted(k for k, v in mine.items() if theirs.get(k) != v)}"
-                figures.append(
-                    Figure(f"{signal.Signals(sort).name}, {algorithm} on {env}: same files", good, done, note)
-                )
+                yield Figure(f"{sort.name}, {algorithm} on {env}: same files", good, done, note)
+
+
+def faults(full: bool, root: Path) -> list[Figure]:
+    """Environments that misbehave: named with environment, seed and step, exit code 3, the last checkpoint loadable."""
+    sys.path.insert(0, str(TESTS))
+    import faulty_envs
+
+    from lsac.folder import RunFolder
+
+    figures = []
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    for algorithm in ALGORITHMS:
+        good, note = 0, ""
+        for kind in faulty_envs.FAULTS:
+            folder = root / f"{algorithm}-{kind.__name__}"
+            words = train(algorithm, f"faulty/{kind.__name__}-v0", folder)[3:]
+            words += ["--num-envs", "2", "--checkpoint-every", "8", "--eval-every", "0", "--env-timeout", "3"]
+            words += ["--seeds", "1", "--learning-starts", "8"]
+            code = f"import faulty_envs, sys; from lsac.cli import main; sys.argv = ['lsac', *{words!r}]; main()"
+            done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+            text = done.stdout + done.stderr
+            try:
+                rows = RunFolder(folder).checkpoints.load().rows
+                caught = done.returncode == 3 and "of seed 0" in text and "Traceback" not in text
+                caught = caught and rows.size > 0 and bool(abs(rows).max() < 1e6)
+            except Exception as error:
+                caught, text = False, f"{text}{error!r}"
+            good += caught
+            note = note if caught else f"{kind.__name__}: exit code {done.returncode}, {text[-300:]}"
+        figures.append(Figure(f"environment faults caught, {algorithm}", good, len(faulty_envs.FAULTS), note))
     return figures
 
 
-PARTS: dict[str, Callable[[bool, Path], list[Figure]]] = {"kills": kills}
+def hostile(full: bool, root: Path) -> list[Figure]:
+    """Files from strangers: refused in time and without an audit event; and thousands of spoiled ones."""
+    sys.path.insert(0, str(TESTS))
+    import mutations
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "test_hostile.py")],
+        capture_output=True,
+        text=True,
+        cwd=TESTS.parent,
+    )
+    words = done.stdout.split()
+    passed = sum(int(words[i - 1]) for i, word in enumerate(words) if word.startswith("passed") and i)
+    failed = sum(int(words[i - 1]) for i, word in enumerate(words) if word.startswith("failed") and i)
+    count = 10_000 if full else 500
+    outcomes = mutations.count_outcomes(count, seed=0)
+    other = outcomes.get("other", 0)
+    note = ", ".join(f"{name} {number}" for name, number in sorted(outcomes.items()))
+    return [
+        Figure("hostile files refused", passed, passed + failed, "" if passed else done.stdout[-300:]),
+        Figure("spoiled checkpoints and configurations: typed error or a load", count - other, count, note),
+    ]
+
+
+def disks(full: bool, root: Path) -> list[Figure]:
+    """The k-th flush to the disk fails, for every k of one save: the checkpoint before has to load."""
+    import numpy as np
+
+    from lsac.checkpoint import Checkpoints
+
+    def save(checkpoints: Checkpoints, number: int) -> None:
+        rows = np.full((2, 60, 3), number, np.float32)
+        state = {"weight": np.full(3, number, np.float32)}
+        checkpoints.save(60 * number, state, {}, rows, 60 * (number - 1), keep=1000, segment=30)
+
+    flush, good, k = os.fsync, 0, 0
+    while True:
+        k += 1
+        checkpoints, calls = Checkpoints(root / str(k)), []
+
+        def fail(number: int, calls: list = calls, k: int = k) -> None:
+            calls.append(number)
+            if len(calls) == k:
+                raise OSError(28, "No space left on device")
+            flush(number)
+
+        save(checkpoints, 1)
+        os.fsync = fail
+        try:
+            save(checkpoints, 2)
+            broke = False
+        except OSError:
+            broke = True
+        finally:
+            os.fsync = flush
+        if not broke:
+            break
+        loaded = checkpoints.load()
+        good += loaded.record["step"] in (60, 120) and loaded.rows.shape[1] == loaded.record["step"]
+    return [Figure("write failures: a checkpoint loads", good, k - 1)]
+
+
+def soak(full: bool, root: Path) -> list[Figure]:
+    """Memory of the trainer over a long run of a small agent."""
+    if not full:
+        return []
+    command = [sys.executable, "-m", "lsac", "train", "sac", "--env", "Pendulum-v1", "--hidden", "16"]
+    command += ["--batch-size", "16", "--steps", "200000", "--replay-capacity", "4096", "--workers", "1"]
+    command += ["--chunk", "64", "--utd", "0.25", "--eval-every", "20000", "--out", str(root / "run")]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+    log, used = root / "run" / "metrics.jsonl", {}
+    while child.poll() is None:
+        time.sleep(0.2)
+        step = json.loads(log.read_text().splitlines()[-1])["step"] if log.is_file() and log.stat().st_size else 0
+        status = Path(f"/proc/{child.pid}/status").read_text().splitlines() if child.poll() is None else []
+        sizes = [int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS")]
+        if sizes:
+            used[step] = sizes[0]
+    warm = {step: size for step, size in used.items() if step >= 100_000}
+    growth = max(warm.values()) - min(size for step, size in warm.items() if step < 110_000) if warm else 1e9
+    return [Figure("memory growth from step 100 000 to 200 000 under 2 MB", int(growth < 2), 1, f"{growth:.1f} MB")]
+
+
+PARTS: dict[str, Callable[[bool, Path], Iterable[Figure]]] = {
+    "kills": kills,
+    "faults": faults,
+    "hostile": hostile,
+    "disks": disks,
+    "soak": soak,
+}
 
 
 def main() -> None:

@@ -112,5 +112,5 @@ def test_a_state_of_another_environment_is_refused():
     env.reset(seed=0)
     state = states.take(env)
     for broken in (state._replace(arrays=state.arrays[:-3]), state._replace(told=state.told | {"wrappers": [1, 2, 3]})):
-        with pytest.raises(CheckpointError, match="^the state of a simulator does not fit this environment"):
+        with pytest.raises(CheckpointError, match=r"^the state of a simulator does not fit this environment"):
             states.put(make("Pendulum-v1"), broken)
