@@ -97,10 +97,10 @@ def survive(
     return done, "" if code == 0 else f"exit code {code}: {output[-500:]}"
 
 
-def kills(full: bool, root: Path) -> Iterator[Figure]:
+def kills(full: bool, root: Path, algorithms: list[str]) -> Iterator[Figure]:
     """Kill -9 and SIGTERM at random moments; the run that survived has to be the run that was left alone."""
     wanted = {signal.SIGKILL: 34, signal.SIGTERM: 9} if full else {signal.SIGKILL: 5, signal.SIGTERM: 5}
-    for algorithm in ALGORITHMS:
+    for algorithm in algorithms:
         for env in TASKS if full else TASKS[:1]:
             alone, again = root / f"{algorithm}-{env}", root / f"{algorithm}-{env}-again"
             for folder in (alone, again):  # the first one compiles
@@ -128,7 +128,7 @@ def kills(full: bool, root: Path) -> Iterator[Figure]:
                 yield Figure(f"{sort.name}, {algorithm} on {env}: same files", good, done, note)
 
 
-def faults(full: bool, root: Path) -> list[Figure]:
+def faults(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     """Environments that misbehave: named with environment, seed and step, exit code 3, the last checkpoint loadable."""
     sys.path.insert(0, str(TESTS))
     import faulty_envs
@@ -137,7 +137,7 @@ def faults(full: bool, root: Path) -> list[Figure]:
 
     figures = []
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    for algorithm in ALGORITHMS:
+    for algorithm in algorithms:
         good, note = 0, ""
         for kind in faulty_envs.FAULTS:
             folder = root / f"{algorithm}-{kind.__name__}"
@@ -159,7 +159,7 @@ def faults(full: bool, root: Path) -> list[Figure]:
     return figures
 
 
-def hostile(full: bool, root: Path) -> list[Figure]:
+def hostile(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     """Files from strangers: refused in time and without an audit event; and thousands of spoiled ones."""
     sys.path.insert(0, str(TESTS))
     import mutations
@@ -183,7 +183,7 @@ def hostile(full: bool, root: Path) -> list[Figure]:
     ]
 
 
-def disks(full: bool, root: Path) -> list[Figure]:
+def disks(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     """The k-th flush to the disk fails, for every k of one save: the checkpoint before has to load."""
     import numpy as np
 
@@ -221,7 +221,7 @@ def disks(full: bool, root: Path) -> list[Figure]:
     return [Figure("write failures: a checkpoint loads", good, k - 1)]
 
 
-def soak(full: bool, root: Path) -> list[Figure]:
+def soak(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     """Memory of the trainer over a long run of a small agent."""
     if not full:
         return []
@@ -242,7 +242,7 @@ def soak(full: bool, root: Path) -> list[Figure]:
     return [Figure("memory growth from step 100 000 to 200 000 under 2 MB", int(growth < 2), 1, f"{growth:.1f} MB")]
 
 
-PARTS: dict[str, Callable[[bool, Path], Iterable[Figure]]] = {
+PARTS: dict[str, Callable[[bool, Path, list[str]], Iterable[Figure]]] = {
     "kills": kills,
     "faults": faults,
     "hostile": hostile,
@@ -255,11 +255,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Tries to break runs, and counts what survived.")
     parser.add_argument("--full", action="store_true", help="the whole table; otherwise the share that CI runs")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts of the table")
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS), help="which to try")
     args = parser.parse_args()
     figures: list[Figure] = []
     for part in args.only:
         with tempfile.TemporaryDirectory(prefix="torture-") as root:
-            for figure in PARTS[part](args.full, Path(root)):
+            for figure in PARTS[part](args.full, Path(root), args.algorithms):
                 figures.append(figure)
                 print(
                     f"{'ok  ' if figure.reached else 'MISS'} {figure.name}: {figure.good}/{figure.tried} {figure.note}",
