@@ -4,11 +4,14 @@ Exit code 3 is a simulator's fault, 2 is bad input. No case prints a traceback.
 """
 
 import functools
+import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import faulty_envs
+import gymnasium as gym
 import jax
 import numpy as np
 import pytest
@@ -286,3 +289,27 @@ def test_commands_without_arguments_explain_themselves():
         result = lsac(*args)
         assert result.code == (0 if "--help" in args else 2)
         assert "usage: lsac" in result.out
+
+
+def test_an_environment_of_a_module_is_trained_resumed_and_played(tmp_path, monkeypatch):
+    """The module is imported because its name was typed, at every command; a file alone cannot do that."""
+    (tmp_path / "homemade.py").write_text(
+        "import gymnasium\ngymnasium.register('Homemade-v0', entry_point='faulty_envs:Counter')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    folder = tmp_path / "run"
+    result = lsac(*TRAIN[:2], "--env", "homemade:Homemade-v0", *TINY, "--steps", 64, "--out", folder)
+    assert result.code == 0, result.err
+    monkeypatch.delitem(sys.modules, "homemade")
+    monkeypatch.delitem(gym.registry, "Homemade-v0")
+    result = lsac("resume", folder, "--steps", 96)
+    assert result.code == 2
+    assert result.sentence.endswith("names a module, which no file can have imported: give --module homemade")
+    result = lsac("resume", folder, "--steps", 96, "--module", "homemade")
+    assert result.code == 0, result.err
+    assert "not exact: the simulators cannot be captured and start new episodes" in " ".join(result.out.split())
+    assert json.loads((folder / "config.json").read_text())["resumes"] == [{"step": 64, "kind": "episode"}]
+    result = lsac("resume", folder, "--steps", 99, "--module", "nowhere_at_all")
+    assert result.code == 2
+    assert result.sentence.startswith("lsac: --module nowhere_at_all: cannot be imported")

@@ -473,7 +473,7 @@ MODELS = {
         lambda r: r["config"]["experiment"].update(seeds=2**31),
         "does not hold arrays for 2147483648",
     ),
-    "import": (lambda r: r["config"]["experiment"].update(env="this:Env-v0"), "import this first$"),
+    "import": (lambda r: r["config"]["experiment"].update(env="this:Env-v0"), "--module this$"),
 }
 
 
@@ -510,12 +510,12 @@ CONFIGS = {
     "long text": (experiment(steps="x" * 10**5), "steps: 'x{199} is not of type int$"),
     "unknown key of control codes": (experiment(**{"\x1b[2J\n": 1}), "unknown option \ufffd\\[2J\ufffd$"),
     "cannot work": (experiment(chunk=0), "--chunk 0: must be at least 1$"),
-    "overflows": (experiment(utd=1e308), "cannot convert float infinity to integer$"),
+    "overflows": (experiment(utd=1e308), "at least 1$"),
     "activation of control codes": (agent(activation="\x1b[2J"), "--activation \ufffd"),
-    "import": (experiment(env="this:Env-v0"), "env: this:Env-v0 is of a module .* import this first$"),
-    "import of a submodule": (experiment(env="xml.sax.expatreader:Env-v0"), "import xml.sax.expatreader first$"),
-    "import with a namespace": (experiment(env="this:space/Env-v0"), "import this first$"),
-    "import of nothing": (experiment(env=":Env-v0"), "import  first$"),
+    "import": (experiment(env="this:Env-v0"), "env: this:Env-v0 names a module.*--module this$"),
+    "import of a submodule": (experiment(env="xml.sax.expatreader:Env-v0"), "--module xml.sax.expatreader$"),
+    "import with a namespace": (experiment(env="this:space/Env-v0"), "--module this$"),
+    "import of nothing": (experiment(env=":Env-v0"), "--module $"),
     "no id": (experiment(env=""), "env: '' is not the id of an environment$"),
     "id of control codes": (experiment(env="\x1b[2J"), r"env: '\\x1b\[2J' is not the id of an environment$"),
     "id of many lines": (experiment(env="Pendulum-v1\n"), r"is not the id of an environment$"),
@@ -567,7 +567,7 @@ def test_no_command_imports_what_a_file_names(command, tmp_path, monkeypatch):
     (run / "config.json").write_text(json.dumps(data))
     result = lsac(command, run)
     assert result.code == 2
-    assert result.sentence.endswith("import trap_for_imports first")
+    assert result.sentence.endswith("--module trap_for_imports")
     assert "trap_for_imports" not in sys.modules
 
 

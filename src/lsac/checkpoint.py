@@ -205,7 +205,7 @@ def _digest(arrays: Arrays, text: str) -> str:
 def read_json(path: Path) -> Any:
     """The content of a run's config.json."""
     _require_file(path)
-    _require_inside(path, path.parent)
+    require_inside(path, path.parent)
     if path.stat().st_size > CONFIG_LIMIT:
         raise CheckpointError(f"{path}: is too large for a configuration ({path.stat().st_size} bytes)")
     try:
@@ -245,7 +245,7 @@ def _require_file(path: Path) -> None:
         raise CheckpointError(f"{path}: is not a regular file")
 
 
-def _require_inside(path: Path, folder: Path) -> None:
+def require_inside(path: Path, folder: Path) -> None:
     """A run that somebody else made could otherwise have any file read, and any folder tidied up."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise CheckpointError(f"{path}: is a link that leaves the folder of the run")
@@ -262,6 +262,13 @@ class Checkpoint(NamedTuple):
     """[S, n, width]: the newest transitions of every seed, in the order they were collected"""
     tail: np.ndarray
     """the last of them, which no file of transitions holds yet"""
+
+    def require(self, algorithm: str, env: str) -> None:
+        """Refuses a checkpoint of another run."""
+        belongs = tuple(field(self.record, name, str, self.path) for name in ("algorithm", "env"))
+        if belongs != (algorithm, env):
+            found = printable(" on ".join(belongs))
+            raise CheckpointError(f"{self.path}: belongs to {found}, not to {algorithm} on {env}")
 
 
 class Checkpoints:
@@ -289,7 +296,7 @@ class Checkpoints:
         into the checkpoint: which files there are then depends on no more than where the run is. Returns that rest,
         which the next call has to be given again.
         """
-        _require_inside(self.replay, self.root.parent)
+        require_inside(self.replay, self.root.parent)
         self.replay.mkdir(parents=True, exist_ok=True)
         newest, total = self.newest(), first + rows.shape[1]
         segments = [s for s in _segments(newest) if s["stop"] <= first] if newest else []
@@ -345,7 +352,7 @@ class Checkpoints:
         return paths[-1] if paths else None
 
     def save_best(self, policies: np.ndarray, record: Record) -> None:
-        _require_inside(self.root, self.root.parent)
+        require_inside(self.root, self.root.parent)
         self.root.mkdir(parents=True, exist_ok=True)
         write(self.root / "best.safetensors", {"policies": policies}, record)
 
@@ -369,7 +376,7 @@ class Checkpoints:
 
     def _read(self, path: Path) -> tuple[Arrays, Record, str]:
         _require_file(path)
-        _require_inside(path, self.root.parent)
+        require_inside(path, self.root.parent)
         return _verified(path)
 
     def _rows(self, segment: Record) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import signal
 import sys
 from collections.abc import Callable
@@ -108,6 +109,15 @@ def _peek(args: list[str], flag: str) -> str | None:
     return None
 
 
+def _import(module: str | None) -> None:
+    """A file must not cause an import; who types the name of a module wants it."""
+    if module is not None:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise InputError(f"--module {module}: cannot be imported ({error})") from None
+
+
 def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, resume: bool) -> int:
     from lsac.display import Display
     from lsac.folder import Resumed
@@ -158,6 +168,8 @@ class Resume:
     """folder of the run"""
     steps: int | None = None
     """new number of environment steps per seed, if the run is to become longer"""
+    module: str | None = None
+    """module to import first, where the run's environment is module:Env"""
 
 
 RESUME_HELP = """Continue a run that was stopped, exactly where it was saved; or make a finished one longer.
@@ -174,6 +186,7 @@ def resume(args: list[str]) -> int:
     from lsac.training import describe, require_memory, source_of
 
     given = _parse(Resume, args, "lsac resume", RESUME_HELP)
+    _import(given.module)
     folder, algorithm, experiment = RunFolder.open(given.run)
     step = folder.checkpoints.step()
     if given.steps is not None:
@@ -204,6 +217,8 @@ class Evaluate:
     """last (of the newest checkpoint) or best (of the evaluations during training)"""
     stochastic: bool = False
     """sample actions instead of taking the mean"""
+    module: str | None = None
+    """module to import first, where the run's environment is module:Env"""
 
 
 EVAL_HELP = """Run the trained policies of every seed and print their returns.
@@ -218,6 +233,7 @@ def evaluate(args: list[str]) -> int:
     from lsac.evaluate import evaluate_run
 
     given = _parse(Evaluate, args, "lsac eval", EVAL_HELP)
+    _import(given.module)
     if given.episodes < 1:
         raise InputError(f"--episodes {given.episodes}: must be at least 1")
     if given.policy not in ("last", "best"):

@@ -22,6 +22,7 @@ def policies_of(folder: RunFolder, algorithm: str, experiment: object, which: st
             raise CheckpointError(f"{folder.path}: has no best policy, because it was trained without evaluations")
         return best[0], best[1]["steps"]
     checkpoint = folder.checkpoints.load(with_rows=False)
+    checkpoint.require(algorithm, e.env)  # type: ignore[attr-defined]
     agent = make_agent(algorithm, e, describe(source_of(e.env)))  # type: ignore[arg-type, attr-defined]
     keys = jax.random.split(jax.random.key(0), e.seeds)  # type: ignore[attr-defined]
     like = Saved(

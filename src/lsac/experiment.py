@@ -95,7 +95,8 @@ def check(experiment: Experiment) -> None:
         raise InputError(f"--gamma {e.gamma}: must lie between 0 and 1")
     if e.chunk % e.num_envs:
         raise InputError(f"--chunk {e.chunk}: must be a multiple of --num-envs {e.num_envs}")
-    if abs(e.chunk * e.utd - e.updates_per_chunk) > 1e-9 or e.updates_per_chunk < 1:
+    updates = e.chunk * e.utd
+    if not 1 <= round(min(updates, 2.0**31)) < 2**31 or abs(updates - round(updates)) > 1e-9:
         raise InputError(f"--utd {e.utd}: times --chunk {e.chunk} must be a whole number of updates, at least 1")
     for name in ("batch_size", "critics", "chains", "critics_per_chain"):
         if getattr(e.agent, name, 1) < 1:
@@ -175,7 +176,7 @@ def _refuse_import(env: str, where: str) -> None:
         raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
     module, colon, _ = env.partition(":")
     if colon and module not in sys.modules:
-        raise InputError(f"{where}, env: {env} is of a module that a file cannot have imported; import {module} first")
+        raise InputError(f"{where}, env: {env} names a module, which no file can have imported: give --module {module}")
 
 
 def printable(text: str) -> str:

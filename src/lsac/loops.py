@@ -16,7 +16,7 @@ import numpy as np
 from lsac.checkpoint import Checkpoint, named, unnamed
 from lsac.envs.crew import Crew, Simulators
 from lsac.envs.lanes import Episode
-from lsac.errors import CheckpointError, Diverged, SaveFailed
+from lsac.errors import CheckpointError, Diverged, LsacError, SaveFailed
 from lsac.evaluations import Best, Evaluations, improved
 from lsac.experiment import Experiment
 from lsac.folder import RunFolder
@@ -325,10 +325,16 @@ class OffPolicy:
 
     def restore(self, checkpoint: Checkpoint) -> str:
         """Continues from a checkpoint of this run; says whether its simulators do too (exact) or not (episode)."""
+        checkpoint.require(self.algorithm, self.experiment.env)
+        try:
+            return self._restore(checkpoint)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            if isinstance(error, LsacError):
+                raise
+            raise CheckpointError(f"{checkpoint.path}: its record does not fit this run ({error!r})") from None
+
+    def _restore(self, checkpoint: Checkpoint) -> str:
         e, record = self.experiment, checkpoint.record
-        if (record["algorithm"], record["env"]) != (self.algorithm, e.env):
-            found = f"{record['algorithm']} on {record['env']}"
-            raise CheckpointError(f"{checkpoint.path}: belongs to {found}, not to {self.algorithm} on {e.env}")
         beside = checkpoint.beside
         evaluated = {k.split(".", 1)[1]: array for k, array in beside.items() if k.startswith("evaluation.")}
         captured = [beside[f"simulator.{i}"] for i in range(sum(k.startswith("simulator.") for k in beside))]

@@ -10,6 +10,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from lsac.checkpoint import require_inside
 from lsac.errors import CheckpointError, SaveFailed
 
 Line = dict[str, Any]
@@ -23,6 +24,7 @@ class MetricsLog:
     ):
         """`keep` lines of a resumed run stay: what was written after the checkpoint will be written again."""
         self._path, self._say = folder / "metrics.jsonl", say
+        require_inside(self._path, folder)
         kept = self._path.read_bytes().splitlines(keepends=True)[:keep] if keep and self._path.is_file() else []
         if len(kept) < keep or (kept and not kept[-1].endswith(b"\n")):
             raise CheckpointError(f"{self._path}: is shorter than when the checkpoint was written, or gone")

@@ -1,6 +1,7 @@
 """Gymnasium environments behind one small adapter: float32 vectors in, actions in [−1, 1], nothing unchecked."""
 
 import difflib
+import importlib
 import logging
 from typing import Any
 
@@ -18,9 +19,12 @@ mujoco.set_mju_user_warning(logging.getLogger("lsac.mujoco").info)
 
 
 def find(env_id: str) -> gym.envs.registration.EnvSpec:
-    """The registered spec of an id, or a sentence with the nearest known id."""
+    """The registered spec of an id, or a sentence with the nearest known id; `module:Env-v0` imports the module."""
     try:
-        return gym.spec(env_id)
+        module, colon, name = env_id.partition(":")
+        if colon:
+            importlib.import_module(module)
+        return gym.spec(name if colon else env_id)
     except (gym.error.Error, ImportError) as error:
         close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]}?" if close else ""
