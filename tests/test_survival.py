@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import pytest
 from commands import lsac
 
-from lsac import checkpoint
+from lsac import checkpoint, metrics
 from lsac.agents import AGENTS, sac
-from lsac.errors import InputError
+from lsac.errors import InputError, SaveFailed
 from lsac.folder import RunFolder
+from lsac.loops import OffPolicy
 from lsac.presets import preset
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -39,26 +40,33 @@ def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, tmp_path):
     assert all(resume["kind"] == "exact" for resume in resumes)
 
 
-def test_a_stopped_run_becomes_the_run_that_was_left_alone(tmp_path, monkeypatch):
-    """Stopped at every chance that there is, and resumed each time."""
-    assert lsac(*SAC, "--out", tmp_path / "alone").code == 0
-    from lsac.loops import OffPolicy
-
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--replay-capacity", "320", "--checkpoint-every", "480"),
+        ("--replay-capacity", "320", "--checkpoint-every", "0", "--num-envs", "2", "--utd", "0.5"),
+    ],
+    ids=["often saved", "a replay shorter than a segment", "never saved by itself"],
+)
+def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, monkeypatch):
+    """Stopped early, in the middle and at its last chunk of 150, and resumed each time."""
+    assert lsac(*SAC, *options, "--out", tmp_path / "alone").code == 0
     receive, chunks = OffPolicy._receive, []
 
     def interrupt(self):
         receive(self)
         chunks.append(self.step)
-        if len(chunks) % 40 == 0:
+        if len(chunks) in (40, 81, 150):
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(OffPolicy, "_receive", interrupt)
     folder = tmp_path / "stopped"
-    result, stops = lsac(*SAC, "--out", folder), 0
+    result, stops = lsac(*SAC, *options, "--out", folder), 0
     while result.code == 75:
         assert (folder / "checkpoints" / "stopped.safetensors").is_file()
         result, stops = lsac("resume", folder), stops + 1
-        assert "exact: the simulators go on where they were" in result.out
+        assert "exact: the simulators go on where they were" in " ".join(result.out.split())
     assert (result.code, stops) == (0, 3)
     assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
     assert not (folder / "checkpoints" / "stopped.safetensors").exists()
@@ -115,3 +123,49 @@ def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, monkeypatch):
     text = " ".join(result.out.split())
     assert text.count("could not be saved at step 600 (No space left on device); training goes on") == 1
     assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
+
+
+def test_lines_wait_in_memory_for_room_on_the_disk(tmp_path, monkeypatch):
+    said, real = [], metrics.json.dumps
+    log = metrics.MetricsLog(tmp_path, [0], said.append)
+    line = {"step": 1, "seed": 0, "seconds": 0.5, "train/x": 1.0}
+    log.write([line])
+
+    class Full:
+        """A file on a disk that takes half of what is written to it."""
+
+        def __init__(self, file):
+            self.file = file
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def write(self, data):
+            return self.file.write(data[: len(data) // 2])
+
+    log._file = Full(log._file)
+    log.write([line | {"step": 2}])
+    log.write([line | {"step": 3}])
+    with pytest.raises(SaveFailed, match=r"metrics\.jsonl: could not be written$"):
+        log.lines()
+    assert (tmp_path / "metrics.jsonl").read_text() == real(line) + "\n", "no half lines"
+    assert len(said) == 1
+    log._file = log._file.file
+    log.write([line | {"step": 4}])
+    assert log.lines() == 4
+    steps = [json.loads(text)["step"] for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4]
+    log.close()
+
+
+def test_a_tensorboard_that_cannot_write_does_not_block_a_run(tmp_path):
+    said = []
+    log = metrics.MetricsLog(tmp_path, [0], said.append)
+    worker = log._boards[0].file_writer.event_writer._worker
+    worker.stop()
+    worker.join(10)
+    for step in range(50):
+        log.write([{"step": step, "seed": 0, "seconds": 0.0, "train/x": 1.0}])
+    assert log.lines() == 50
+    assert said == ["warning: TensorBoard events of seed 0 can no longer be written"]
+    log.close()

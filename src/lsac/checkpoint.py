@@ -386,6 +386,12 @@ class Checkpoints:
             raise CheckpointError(f"{path}: is not the file that the checkpoint was written with")
         return _of_rank(arrays["rows"], 3, "rows", path)
 
+    def tidy(self) -> None:
+        """Removes what a run that was killed right after it wrote its last checkpoint had no time to remove."""
+        if self.newest() != self.stopped:
+            self.stopped.unlink(missing_ok=True)
+        self._prune()
+
     def _prune(self) -> None:
         """Keeps two checkpoints and the transitions that they name; removes what a crash left half-written."""
         paths = self.paths()
@@ -394,7 +400,7 @@ class Checkpoints:
         kept = [*paths[-2:], self.stopped] if self.stopped.is_file() else paths[-2:]
         wanted = {s["file"] for path in kept for s in _segments(path)}
         for file in (*self.replay.iterdir(), *self.root.glob(".*.tmp")):
-            if file.name not in wanted:
+            if file.name not in wanted and not file.is_dir():
                 file.unlink()
 
 

@@ -194,6 +194,9 @@ def resume(args: list[str]) -> int:
             raise InputError(f"--steps {given.steps}: the run is at step {step} already")
         experiment = dataclasses.replace(experiment, steps=given.steps)
     if step >= experiment.steps:
+        folder.lock()
+        folder.checkpoints.tidy()
+        folder.release()
         print(f"{given.run}: finished at step {step:,}; nothing to do (--steps N makes it longer)")
         return 0
     check(experiment)

@@ -76,12 +76,12 @@ class Learner:
         zero = jnp.zeros((), jnp.int32)
         return rb.Replay(jnp.zeros((seeds, capacity, layout.width), jnp.float32), zero, zero, layout)
 
-    def compile(self) -> float:
-        """Compiles the one program that training repeats, before there is data; returns the seconds it took."""
-        started = time.monotonic()
+    def compile(self, refresh: bool) -> None:
+        """Compiles the one program that training repeats, and the refresh if there will be one, ahead of the data."""
         first = jax.ShapeDtypeStruct((), jnp.int32)
         self._learn = self._learn.lower(self.state, self.replay, self._rows, self._keys, first).compile()
-        return time.monotonic() - started
+        if refresh and self._refresh is not None:
+            self._refresh = self._refresh.lower(self.state, self.replay, self._refresh_keys).compile()
 
     def store(self, rows: np.ndarray) -> None:
         """Adds transitions [S, chunk, width] without learning from them yet."""

@@ -81,9 +81,12 @@ class OffPolicy:
         self.step = 0
         seeds = experiment.seeds
         self.best = Best(np.full(seeds, -np.inf), [0] * seeds, np.array(learner.policies))
+        self._best_unwritten = False
         self._pending: np.ndarray | None = None  # collected, not yet learned from
         self._resumed_simulators = False
         self._unsaved: list[np.ndarray] = []  # collected, and not in a file of transitions yet
+        self._keep = experiment.capacity + experiment.chunk  # transitions that a resumed run needs
+        self._segment = min(experiment.checkpoint_every, experiment.replay_capacity)
         self._window: list[dict[str, jax.Array]] = []  # of every chunk since the last line
         self._learned_to = 0  # the step at which its last chunk ends
         self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
@@ -142,6 +145,7 @@ class OffPolicy:
         self.step += self.experiment.chunk
         if self.step > self.experiment.learning_starts and self._crossed(self.learner.refresh_every):
             self._rare, sample = self.learner.refresh(self.step)
+            self._refuse_bad_refresh(sample)
             if self._inspect is not None:
                 self._inspection = self.step, self._inspectors.submit(self._inspect, sample)
         self._pending = None
@@ -164,7 +168,9 @@ class OffPolicy:
         self._pending, episodes = self._crew.collected()
         if self._folder:
             self._unsaved.append(self._pending)
-            del self._unsaved[: -(self.experiment.capacity // self.experiment.chunk + 1)]  # older ones are overwritten
+            limit = self._keep + self._segment  # what `save` may still want; all before is overwritten
+            while sum(rows.shape[1] for rows in self._unsaved[1:]) >= limit:
+                del self._unsaved[0]
         for kept, new in zip(self._episodes, episodes, strict=True):
             kept.extend(new)
 
@@ -190,6 +196,16 @@ class OffPolicy:
             f"seed {self.experiment.seed_list[row]}: {', '.join(names)} became NaN or infinite in the updates before "
             f"step {step:,}; the last checkpoint is from before that"
         )
+
+    def _refuse_bad_refresh(self, sample: Sample) -> None:
+        shown = {**self._rare, "what was generated": np.asarray(sample.generated)}
+        for name, values in shown.items():
+            for row, seed in enumerate(self.experiment.seed_list):
+                if not np.isfinite(values[row]).all():
+                    raise Diverged(
+                        f"seed {seed}: {name} became NaN or infinite in the refresh at step {self.step:,}; "
+                        "the last checkpoint is from before that"
+                    )
 
     # Evaluations
 
@@ -224,12 +240,18 @@ class OffPolicy:
             return
         self.best = better
         if self._folder:
-            head = {"algorithm": self.algorithm, "env": self.experiment.env, "seeds": self.experiment.seed_list}
-            record = head | {"steps": better.steps, "returns": better.returns.tolist()}
+            self._best_unwritten = True
             try:
-                self._folder.checkpoints.save_best(better.policies, record)
+                self._write_best()
             except OSError as error:
                 self._say(f"warning: the best policies could not be saved ({error.strerror}); training goes on")
+
+    def _write_best(self) -> None:
+        assert self._folder is not None
+        head = {"algorithm": self.algorithm, "env": self.experiment.env, "seeds": self.experiment.seed_list}
+        record = head | {"steps": self.best.steps, "returns": self.best.returns.tolist()}
+        self._folder.checkpoints.save_best(self.best.policies, record)
+        self._best_unwritten = False
 
     # Metrics stay on the device until the log interval.
 
@@ -251,13 +273,17 @@ class OffPolicy:
             if window:
                 line |= {f"train/{k}": float(np.mean([m[k][row] for m in window])) for k in sorted(window[0])}
                 line["train/n_updates"] = self.learner.updates
-            line |= {k if "/" in k else f"train/{k}": float(values[row]) for k, values in sorted(rare.items())}
+            told = {k if "/" in k else f"train/{k}": float(values[row]) for k, values in sorted(rare.items())}
+            line |= {k: value for k, value in told.items() if np.isfinite(value)}
             lines.append(line)
         self._emit(lines, fps)
 
     def _finish_inspection(self) -> None:
         if self._inspection:
-            self._rare |= self._inspection[1].result()
+            try:
+                self._rare |= self._inspection[1].result()
+            except Exception as error:  # a diagnostic must not end a healthy run
+                self._say(f"warning: generated transitions could not be inspected ({error!r})")
             self._inspection = None
 
     def _head(self, step: int, seed: int) -> Line:
@@ -311,17 +337,22 @@ class OffPolicy:
         arrays = named(Saved(self.learner.state, self.best.policies))
         arrays |= {f"evaluation.{name}": array for name, array in evaluated.items()}
         arrays |= {f"simulator.{i}": array for i, array in enumerate(simulators.arrays if simulators else [])}
-        first = self.step + pending - rows.shape[1]
-        segment = min(e.checkpoint_every, e.capacity)
+        total = self.step + pending
+        # From where on is a matter of where the run is, not of when it was saved before.
+        needed = total - self._keep
+        start = max(total - rows.shape[1], needed // self._segment * self._segment if self._segment else needed)
+        rows = rows[:, rows.shape[1] - (total - start) :]
         try:
+            if self._best_unwritten:
+                self._write_best()
             kept = self._folder.checkpoints.save(
-                self.step, arrays, record, rows, first, e.capacity + e.chunk, segment, stopped
+                self.step, arrays, record, rows, start, self._keep, self._segment, stopped
             )
         except OSError as error:
             raise SaveFailed(
                 f"{self._folder.path}: could not be saved at step {self.step:,} ({error.strerror or error})"
             ) from error
-        self._unsaved = [kept] if kept.shape[1] else []
+        self._unsaved = [kept]
 
     def restore(self, checkpoint: Checkpoint) -> str:
         """Continues from a checkpoint of this run; says whether its simulators do too (exact) or not (episode)."""
@@ -345,7 +376,7 @@ class OffPolicy:
         pending, rows = record["pending"], checkpoint.rows
         self.learner.restore(state, rows[:, : rows.shape[1] - pending], self.step, record["updates"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
-        self._unsaved = [checkpoint.tail] if checkpoint.tail.shape[1] else []
+        self._unsaved = [checkpoint.tail]
         self._evaluated_at = record["evaluated_at"]
         if self._evaluations:
             self._evaluations.restore(record["evaluation"], evaluated)

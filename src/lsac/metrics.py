@@ -43,11 +43,16 @@ class MetricsLog:
         for line in lines:
             self._unwritten += json.dumps(line, allow_nan=True).encode() + b"\n"
             self._lines += 1
-            board = self._boards[line["seed"]]
+        self._flush()
+        for line in lines:
+            board = self._boards.get(line["seed"])
+            if board is None or not _alive(board):  # its thread ends at the first failed write, and would block us
+                if self._boards.pop(line["seed"], None) is not None:
+                    self._say(f"warning: TensorBoard events of seed {line['seed']} can no longer be written")
+                continue
             for name, value in line.items():
                 if "/" in name and isinstance(value, (int, float)) and math.isfinite(value):
                     board.add_scalar(name, value, line["step"])
-        self._flush()
 
     def _flush(self) -> None:
         """Writes what is not written yet; where the disk refuses, it stays in memory until the disk has room."""
@@ -69,13 +74,21 @@ class MetricsLog:
         self._flush()
         if self._unwritten:
             raise SaveFailed(f"{self._path}: could not be written")
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise SaveFailed(f"{self._path}: could not be written ({error.strerror})") from error
         return self._lines
 
     def close(self) -> None:
         self._file.close()
         for board in self._boards.values():
-            board.close()
+            if _alive(board):
+                board.close()
+
+
+def _alive(board: SummaryWriter) -> bool:
+    return bool(board.file_writer.event_writer._worker.is_alive())
 
 
 def _seconds(line: bytes, path: Path) -> float:

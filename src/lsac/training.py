@@ -1,6 +1,7 @@
 """Puts a run together: environments, agent, learner, folder."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -157,9 +158,11 @@ class Training:
                     workers=e.workers or max(1, workers // 3),  # they run beside training and may take longer
                 )
                 stack.callback(self.evaluators.close)
-            learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk)
             say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
-            seconds = learner.compile()
+            started = time.monotonic()
+            learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk)
+            learner.compile(refresh=0 < agent.refresh_every <= e.steps)
+            seconds = time.monotonic() - started
             say(f"compiled in {seconds:.1f} s")
             inspect = inspector(source) if agent.refresh else None
             self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch, say, inspect)

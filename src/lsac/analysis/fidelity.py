@@ -95,6 +95,8 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
     rows = np.asarray(rows, np.float64)
     velocity = np.abs(rows[:, split : split + model.nv])
     rows = rows[np.all(velocity < CLIPPED_VELOCITIES.get(name, np.inf), axis=1)]
+    if not len(rows):
+        return dict.fromkeys(("next_obs_rmse", "reward_rmse", "next_obs_median", "reward_median"), float("nan"))
     parts = {field: rows[:, where] for field, where in layout.fields().items()}
     low, high = simulator.action_space.low, simulator.action_space.high
     action = (low + (parts["action"] + 1.0) / 2.0 * (high - low)).astype(np.float32)

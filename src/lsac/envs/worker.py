@@ -107,7 +107,8 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    for name in (signal.SIGINT, signal.SIGTERM):  # a whole group may be told to stop: the parent decides when
+        signal.signal(name, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # lets the parent show where a hanging simulator is stuck
     connection = Connection(int(sys.argv[1]))
     brief, _ = receive(connection)
