@@ -27,12 +27,13 @@ SAC = ("train", "sac", "--env", "Pendulum-v1", *torture.SMALL)
 
 
 @pytest.mark.parametrize("algorithm", torture.ALGORITHMS)
-def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, tmp_path):
-    """kill -9 at random moments, then SIGTERM: the same bytes in every file, the same numbers in every line."""
+def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, tmp_path, monkeypatch):
+    """kill -9 at random moments: the same bytes in every file, the same numbers in every line."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # most of the time goes to the compiler
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     assert torture.run(torture.train(algorithm, "Ant-v5", alone))[0] == 0
     rng = random.Random(algorithm)
-    count, problem = torture.survive(algorithm, "Ant-v5", killed, rng, 5, 15.0, signal.SIGKILL)
+    count, problem = torture.survive(algorithm, "Ant-v5", killed, rng, 4, 8.0, signal.SIGKILL)
     assert problem == ""
     assert count > 0
     assert torture.fingerprint(killed) == torture.fingerprint(alone)
