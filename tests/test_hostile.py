@@ -129,9 +129,12 @@ def refused(load, path, words=""):
 def test_good_files_are_loaded_without_running_anything(tmp_path, saved):
     folder = make_run(tmp_path / "run")
     with AUDIT.silence():
-        read(folder / "checkpoints" / STEP)
+        arrays, record = read(folder / "checkpoints" / STEP)
         mutations.load_run(folder)
-        SAC.load(saved)
+        model = SAC.load(saved)
+    assert arrays
+    assert record["step"] == 16
+    assert isinstance(model, SAC)
 
 
 # content that is no file of ours
@@ -226,7 +229,7 @@ def test_hostile_content_is_refused_wherever_it_lies(kind, place, tmp_path):
     name, load = PLACES[place]
     path = make_run(tmp_path / "run") / name
     path.write_bytes(content(kind))
-    refused(load, path, CONTENT[kind][1])
+    assert refused(load, path, CONTENT[kind][1])
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -292,9 +295,9 @@ def test_only_regular_files_of_the_run_are_opened(thing, place, tmp_path, saved)
     make, words = THINGS[thing]
     make(path, tmp_path / "outside")
     if thing == "link out" and place in ("read", "model"):
-        load(path)  # whoever names one file by hand may name a link
+        assert load(path)  # whoever names one file by hand may name a link
     else:
-        refused(load, path, words)
+        assert refused(load, path, words)
 
 
 def test_a_link_within_the_run_is_followed(tmp_path):

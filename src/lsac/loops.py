@@ -84,7 +84,8 @@ class OffPolicy:
         self._best_unwritten = False
         self._pending: np.ndarray | None = None  # collected, not yet learned from
         self._resumed_simulators = False
-        self._unsaved: list[np.ndarray] = []  # collected, and not in a file of transitions yet
+        self._unsaved: deque[np.ndarray] = deque()  # collected, and not in a file of transitions yet
+        self._unsaved_rows = 0
         self._keep = experiment.capacity + experiment.chunk  # transitions that a resumed run needs
         self._segment = min(experiment.checkpoint_every, experiment.replay_capacity)
         self._window: list[dict[str, jax.Array]] = []  # of every chunk since the last line
@@ -123,7 +124,7 @@ class OffPolicy:
         if finished:
             self._evaluate_if_due()
             self._finish_evaluation()
-        self._refuse_nan(self.learner.finite)
+        self._refuse_nan(self.learner.finite)  # also where nothing is saved
         self.save(stopped=not finished)
         return finished
 
@@ -168,9 +169,10 @@ class OffPolicy:
         self._pending, episodes = self._crew.collected()
         if self._folder:
             self._unsaved.append(self._pending)
+            self._unsaved_rows += self._pending.shape[1]
             limit = self._keep + self._segment  # what `save` may still want; all before is overwritten
-            while sum(rows.shape[1] for rows in self._unsaved[1:]) >= limit:
-                del self._unsaved[0]
+            while self._unsaved_rows - self._unsaved[0].shape[1] >= limit:
+                self._unsaved_rows -= self._unsaved.popleft().shape[1]
         for kept, new in zip(self._episodes, episodes, strict=True):
             kept.extend(new)
 
@@ -352,7 +354,7 @@ class OffPolicy:
             raise SaveFailed(
                 f"{self._folder.path}: could not be saved at step {self.step:,} ({error.strerror or error})"
             ) from error
-        self._unsaved = [kept]
+        self._unsaved, self._unsaved_rows = deque([kept]), kept.shape[1]
 
     def restore(self, checkpoint: Checkpoint) -> str:
         """Continues from a checkpoint of this run; says whether its simulators do too (exact) or not (episode)."""
@@ -376,7 +378,7 @@ class OffPolicy:
         pending, rows = record["pending"], checkpoint.rows
         self.learner.restore(state, rows[:, : rows.shape[1] - pending], self.step, record["updates"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
-        self._unsaved = [checkpoint.tail]
+        self._unsaved, self._unsaved_rows = deque([checkpoint.tail]), checkpoint.tail.shape[1]
         self._evaluated_at = record["evaluated_at"]
         if self._evaluations:
             self._evaluations.restore(record["evaluation"], evaluated)
