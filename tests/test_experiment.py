@@ -50,7 +50,7 @@ REFUSED = [
     ({"alpha_init": 0.0}, "--alpha-init 0.0: must be greater than 0"),
     ({"tau": 0.0}, "--tau 0.0: must be greater than 0 and at most 1"),
     ({"tau": 5.0}, "--tau 5.0: must be greater than 0 and at most 1"),
-    ({"activation": "swish"}, "--activation swish: must be one of relu, gelu, tanh"),
+    ({"activation": "swish"}, "--activation swish: must be one of relu, gelu, tanh, mish"),
 ]
 """Options that cannot work, and the whole sentence: the flag, the value and what is right."""
 

@@ -26,7 +26,7 @@ from lsac.checkpoint import DIGITS, LABEL, Checkpoints, read, write
 from lsac.errors import CheckpointError, InputError
 from lsac.experiment import from_json
 from lsac.folder import RunFolder
-from lsac.loops import OffPolicy
+from lsac.loops import Loop
 
 SECONDS, MEMORY = 2.0, 64 * 2**20
 
@@ -456,7 +456,7 @@ def test_a_checkpoint_of_something_else_is_not_continued(other, tmp_path):
     run = SimpleNamespace(algorithm=other[0], experiment=SimpleNamespace(env=other[1]))
     words = f"belongs to sac on Pendulum-v1, not to {other[0]} on {other[1]}$"
     with AUDIT.silence(), pytest.raises(CheckpointError, match=words):
-        OffPolicy.restore(run, loaded)
+        Loop.restore(run, loaded)
 
 
 def test_a_record_too_large_to_be_read_again_is_not_written(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from lsac import SAC, training
 from lsac.checkpoint import named, read, write
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 from lsac.folder import RunFolder
-from lsac.loops import OffPolicy
+from lsac.loops import Loop
 
 TINY = {
     **{"hidden": (16,), "batch_size": 32, "chunk": 8, "replay_capacity": 64},
@@ -163,12 +163,12 @@ def test_the_users_environment_is_used_itself_and_not_closed(doubles):
 def test_learning_twice_goes_on_from_the_learned_parameters(monkeypatch, doubles):
     starts = []
 
-    class Spy(OffPolicy):
+    class Spy(Loop):
         def run(self, stop):
             starts.append(jax.device_get(self.learner.state))
             return super().run(stop)
 
-    monkeypatch.setattr(training, "OffPolicy", Spy)
+    monkeypatch.setattr(training, "Loop", Spy)
     model = SAC(Doubles(), seed=3, **TINY).learn(64)
     learned = model._state
     model.learn(64)

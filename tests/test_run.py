@@ -18,7 +18,7 @@ from lsac import training
 from lsac.checkpoint import Checkpoint, named
 from lsac.evaluate import policies_of
 from lsac.folder import RunFolder
-from lsac.loops import OffPolicy, Saved
+from lsac.loops import Loop, Saved
 
 SMALL = (
     *("train", "sac", "--env", "Pendulum-v1", *TINY, "--seeds", "2", "--steps", "256", "--log-every", "64"),
@@ -181,7 +181,7 @@ def seed_of(state, row):
 # counting, on the shortest runs there are
 
 
-class Spy(OffPolicy):
+class Spy(Loop):
     """A loop that keeps what it held right after a restore."""
 
     seen: ClassVar[list["Spy"]] = []
@@ -207,7 +207,7 @@ class Spy(OffPolicy):
 @pytest.fixture
 def loops(monkeypatch):
     """The loops of the runs that a test starts in this process."""
-    monkeypatch.setattr(training, "OffPolicy", Spy)
+    monkeypatch.setattr(training, "Loop", Spy)
     monkeypatch.setattr(Spy, "seen", [])
     return Spy.seen
 
@@ -321,7 +321,7 @@ def resumed(stopped, tmp_path_factory):
         return result, Spy.seen[-1], Spy.seen[-1].holds()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "OffPolicy", Spy)
+        patch.setattr(training, "Loop", Spy)
         patch.setattr(Spy, "seen", [])
         with patch.context() as inner:
             inner.setattr(Spy, "_write_metrics", interrupting(Spy._write_metrics))

@@ -17,7 +17,7 @@ from lsac import checkpoint, metrics
 from lsac.agents import AGENTS, sac
 from lsac.errors import InputError, SaveFailed
 from lsac.folder import RunFolder
-from lsac.loops import OffPolicy
+from lsac.loops import Loop
 from lsac.presets import preset
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -53,7 +53,7 @@ def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, tmp_path, m
 def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, monkeypatch):
     """Stopped early, in the middle and at its last chunk of 150, and resumed each time."""
     assert lsac(*SAC, *options, "--out", tmp_path / "alone").code == 0
-    receive, chunks = OffPolicy._receive, []
+    receive, chunks = Loop._receive, []
 
     def interrupt(self):
         receive(self)
@@ -61,7 +61,7 @@ def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, mo
         if len(chunks) in (40, 81, 150):
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(OffPolicy, "_receive", interrupt)
+    monkeypatch.setattr(Loop, "_receive", interrupt)
     folder = tmp_path / "stopped"
     result, stops = lsac(*SAC, *options, "--out", folder), 0
     while result.code == 75:

@@ -62,12 +62,19 @@ class Experiment(Generic[C]):
     """seconds after which a simulator that does not answer is given up"""
 
     @property
+    def on_policy(self) -> bool:
+        """Whether the agent learns from the newest chunk only, once, and acts with what it just learned."""
+        return getattr(self.agent, "on_policy", False)
+
+    @property
     def updates_per_chunk(self) -> int:
-        return round(self.chunk * self.utd)
+        return 1 if self.on_policy else round(self.chunk * self.utd)
 
     @property
     def capacity(self) -> int:
         """Transitions to allocate: never more than the run can collect, and whole chunks."""
+        if self.on_policy:
+            return self.chunk
         chunks = math.ceil(min(self.replay_capacity, self.steps) / self.chunk)
         return chunks * self.chunk
 
@@ -95,6 +102,10 @@ def check(experiment: Experiment) -> None:
         raise InputError(f"--gamma {e.gamma}: must lie between 0 and 1")
     if e.chunk % e.num_envs:
         raise InputError(f"--chunk {e.chunk}: must be a multiple of --num-envs {e.num_envs}")
+    if e.on_policy:
+        for name, only in (("utd", 1.0), ("learning_starts", 0)):
+            if getattr(e, name) != only:
+                raise InputError(f"{_flag(name)} {getattr(e, name)}: must be {only:g}, this agent learns on-policy")
     updates = e.chunk * e.utd
     if not 1 <= round(min(updates, 2.0**31)) < 2**31 or abs(updates - round(updates)) > 1e-9:
         raise InputError(f"--utd {e.utd}: times --chunk {e.chunk} must be a whole number of updates, at least 1")

@@ -23,11 +23,13 @@ JUDGED = 256
 class Learner:
     """Holds [S, …] states and replays. Calls return at once; the device works on."""
 
-    def __init__(self, agent: Agent, spec: EnvSpec, seeds: list[int], capacity: int, chunk: int, updates: int):
+    def __init__(
+        self, agent: Agent, spec: EnvSpec, seeds: list[int], capacity: int, chunk: int, updates: int, stride: int = 1
+    ):
         self.traces = 0
         self.updates = 0
         layout = rb.Layout(*spec)
-        axes: Any = rb.Replay(*RING_AXES, layout)
+        axes: Any = rb.Replay(*RING_AXES, layout, stride)
 
         def learn(
             state: Any, replay: rb.Replay, rows: Array, key: Key, first: Array
@@ -65,16 +67,16 @@ class Learner:
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
         self.like = jax.eval_shape(jax.vmap(agent.init), init_keys)
         self.state = jax.jit(jax.vmap(agent.init))(init_keys)
-        self.replay = self._empty(layout, len(seeds), capacity)
+        self.replay = self._empty(layout, len(seeds), capacity, stride)
         self.policies: Array = self._snapshot(self.state)
         self.finite: Array = jnp.ones(len(seeds), bool)  # whether policies and losses are numbers still
         self._rows = jax.ShapeDtypeStruct((len(seeds), chunk, layout.width), jnp.float32)
 
     @staticmethod
-    @partial(jax.jit, static_argnums=(0, 1, 2))
-    def _empty(layout: rb.Layout, seeds: int, capacity: int) -> rb.Replay:
+    @partial(jax.jit, static_argnums=(0, 1, 2, 3))
+    def _empty(layout: rb.Layout, seeds: int, capacity: int, stride: int) -> rb.Replay:
         zero = jnp.zeros((), jnp.int32)
-        return rb.Replay(jnp.zeros((seeds, capacity, layout.width), jnp.float32), zero, zero, layout)
+        return rb.Replay(jnp.zeros((seeds, capacity, layout.width), jnp.float32), zero, zero, layout, stride)
 
     def compile(self, refresh: bool) -> None:
         """Compiles the one program that training repeats, and the refresh if there will be one, ahead of the data."""
@@ -136,7 +138,7 @@ class Learner:
         if kept:
             ring[:, np.arange(total - kept, total) % capacity] = rows[:, -kept:]
         size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
-        self.replay = rb.Replay(jnp.asarray(ring), size, head, self.replay.layout)
+        self.replay = rb.Replay(jnp.asarray(ring), size, head, self.replay.layout, self.replay.stride)
         self.set_state(state)
         self.updates = updates
 

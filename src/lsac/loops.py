@@ -2,6 +2,7 @@
 
 Chunk c+1 is collected with the policy that chunk c−1 left behind, while the device learns chunk c. The lag is fixed by
 counting, never by what happens to be ready, so a run repeats bit for bit on a busy machine and on an idle one.
+An on-policy agent allows no lag: host and device then take turns.
 """
 
 import time
@@ -60,8 +61,8 @@ class Stop:
         self.requested = True
 
 
-class OffPolicy:
-    """One run of an off-policy agent: all its seeds, from step 0 or from a checkpoint."""
+class Loop:
+    """One run of an agent: all its seeds, from step 0 or from a checkpoint."""
 
     def __init__(
         self,
@@ -132,16 +133,14 @@ class OffPolicy:
         """One chunk: learn from the last one while the next one is collected."""
         rows, policies, finite = self._pending, self.learner.policies, self.learner.finite
         assert rows is not None
-        # Both orders give the same numbers; what can start at once goes first.
-        policy_first = policies.is_ready()  # type: ignore[attr-defined]
-        if policy_first:
-            self._collect_next(policies, finite)
-        if self.step >= self.experiment.learning_starts:
-            self._window.append(self.learner.learn(rows))
-            self._learned_to = self.step + self.experiment.chunk
+        if self.experiment.on_policy:
+            self._learn(rows)
+            self._collect_next(self.learner.policies, self.learner.finite)
+        elif policies.is_ready():  # type: ignore[attr-defined]
+            self._collect_next(policies, finite)  # both orders give the same numbers; what can start at once goes first
+            self._learn(rows)
         else:
-            self.learner.store(rows)
-        if not policy_first:
+            self._learn(rows)
             self._collect_next(policies, finite)
         self.step += self.experiment.chunk
         if self.step > self.experiment.learning_starts and self._crossed(self.learner.refresh_every):
@@ -152,6 +151,13 @@ class OffPolicy:
         self._pending = None
         if self.step < self.experiment.steps:
             self._receive()
+
+    def _learn(self, rows: np.ndarray) -> None:
+        if self.step >= self.experiment.learning_starts:
+            self._window.append(self.learner.learn(rows))
+            self._learned_to = self.step + self.experiment.chunk
+        else:
+            self.learner.store(rows)
 
     def _collect_next(self, policies: jax.Array, finite: jax.Array) -> None:
         """Orders the chunk after the pending one, if the run has one."""

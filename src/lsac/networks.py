@@ -17,6 +17,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
     "tanh": jnp.tanh,
+    "mish": jax.nn.mish,
 }
 
 
@@ -115,6 +116,24 @@ def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, A
     """One action per observation of a batch, [B, A], and the log densities, [B]."""
     mean, log_std = jax.vmap(actor)(obs)
     return tanh_normal_sample(mean, log_std, key)
+
+
+def redrawn(mlp: MLP, draw: Callable[..., Array], key: Key, last_scale: float = 1.0) -> MLP:
+    """The network with zero biases and weights drawn by one of `jax.nn.initializers`; the last layer's are scaled."""
+    keys = jax.random.split(key, len(mlp.layers))
+    scales = [1.0] * (len(mlp.layers) - 1) + [last_scale]
+    layers = tuple(
+        eqx.tree_at(
+            lambda x: (x.weight, x.bias), layer, (scale * draw(k, layer.weight.shape), jnp.zeros_like(layer.bias))
+        )
+        for layer, k, scale in zip(mlp.layers, keys, scales, strict=True)
+    )
+    return eqx.tree_at(lambda x: x.layers, mlp, layers)
+
+
+def select(now: Array, new: Module, old: Module) -> Module:
+    """`new` where `now` holds, else `old`: an update that is due at some steps only."""
+    return jax.tree.map(lambda a, b: a if a is b else jnp.where(now, a, b), new, old)
 
 
 def polyak(targets: Module, online: Module, tau: float) -> Module:

@@ -41,12 +41,16 @@ class Layout(NamedTuple):
 
 
 class Replay(eqx.Module):
-    """`rows[:size]` are filled; `head` is where the next row goes."""
+    """`rows[:size]` are filled; `head` is where the next row goes.
+
+    Rows come from `stride` simulators in turn: what follows row i in its own simulator is row i + stride.
+    """
 
     rows: Array
     size: Array
     head: Array
     layout: Layout = eqx.field(static=True)
+    stride: int = eqx.field(static=True, default=1)
 
 
 def make(spec: EnvSpec, capacity: int) -> Replay:
@@ -70,6 +74,7 @@ def add(replay: Replay, rows: Array) -> Replay:
         jnp.minimum(replay.size + count, capacity),
         (replay.head + count) % capacity,
         replay.layout,
+        replay.stride,
     )
 
 

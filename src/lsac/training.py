@@ -1,6 +1,7 @@
 """Puts a run together: environments, agent, learner, folder."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from lsac.errors import InputError
 from lsac.experiment import Experiment, find_algorithm
 from lsac.folder import RunFolder
 from lsac.learner import Learner
-from lsac.loops import Inspect, OffPolicy, Watch
+from lsac.loops import Inspect, Loop, Watch
 from lsac.types import Agent, EnvSpec
 
 Say = Callable[[str], None]
@@ -52,7 +53,10 @@ def _copy(env: gym.Env) -> gym.Env:
 
 
 def make_agent(algorithm: str, experiment: Experiment, spec: EnvSpec) -> Agent:
-    return find_algorithm(algorithm).make(experiment.agent, spec)
+    config = experiment.agent
+    if experiment.on_policy and config.anneal_updates is None:
+        config = dataclasses.replace(config, anneal_updates=math.ceil(experiment.steps / experiment.chunk))
+    return find_algorithm(algorithm).make(config, spec)
 
 
 def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
@@ -160,12 +164,12 @@ class Training:
                 stack.callback(self.evaluators.close)
             say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
             started = time.monotonic()
-            learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk)
+            learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk, e.num_envs)
             learner.compile(refresh=0 < agent.refresh_every <= e.steps)
             seconds = time.monotonic() - started
             say(f"compiled in {seconds:.1f} s")
             inspect = inspector(source) if agent.refresh else None
-            self.loop = OffPolicy(algorithm, e, learner, self.crew, self.evaluators, folder, watch, say, inspect)
+            self.loop = Loop(algorithm, e, learner, self.crew, self.evaluators, folder, watch, say, inspect)
             stack.callback(self.loop.close)
             self._open = stack.pop_all()
 

@@ -60,3 +60,5 @@ class Agent(NamedTuple):
     """like `update`, but rare and long: LSAC fits its generator here, and shows some of what it makes"""
     refresh_every: int = 0
     """environment steps between two calls of `refresh`"""
+    gradient_steps: int = 1
+    """steps of an optimiser on critics (or values) in one `update`: what benchmarks divide by"""

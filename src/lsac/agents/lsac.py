@@ -21,7 +21,7 @@ from lsac import replay as rb
 from lsac import synthesis
 from lsac.agents.sac import act, alpha_loss
 from lsac.chains import Chains, lower, refined
-from lsac.networks import GaussianActor, GaussianCritic, polyak, sample_actions
+from lsac.networks import GaussianActor, GaussianCritic, polyak, sample_actions, select
 from lsac.optimisers import adam
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Sample, Transition
 
@@ -52,7 +52,7 @@ class Config:
     hidden: tuple[int, ...] = (256, 256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: str = "gelu"
-    """relu, gelu or tanh"""
+    """relu, gelu, tanh or mish"""
     chains: int = 10
     """parallel Langevin chains"""
     critics_per_chain: int = 2
@@ -250,9 +250,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             alpha_opt=alpha_opt,
         )
         if config.released.delay > 1:
-            now = state.updates % config.released.delay == 0
-            pick = lambda new, old: new if new is old else jnp.where(now, new, old)  # noqa: E731
-            after = jax.tree.map(pick, after, before)
+            after = select(state.updates % config.released.delay == 0, after, before)
         metrics |= {
             "actor_loss": pi_loss,
             "actor_grad_norm": optax.tree.norm(grads),

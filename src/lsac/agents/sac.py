@@ -25,7 +25,7 @@ class Config:
     hidden: tuple[int, ...] = (256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: str = "relu"
-    """relu, gelu or tanh"""
+    """relu, gelu, tanh or mish"""
     critics: int = 2
     """number of critics; the target uses their minimum"""
     batch_size: int = 256

@@ -1,0 +1,68 @@
+"""Settings of LSAC."""
+
+from lsac import synthesis
+from lsac.agents.lsac import Config, Released
+from lsac.experiment import Experiment
+
+
+def default(env: str) -> Experiment:
+    """What measured best: the paper's critics and actor, a cheaper generator that is warm-started."""
+    return Experiment(Config(), env)
+
+
+def paper(env: str) -> Experiment:
+    """The paper's budget: a generator trained anew for 1e5 steps, 128 Heun steps, 1e4 random steps."""
+    return Experiment(Config(generator=synthesis.PAPER), env, learning_starts=10_000)
+
+
+def released(env: str) -> Experiment:
+    """The published code with its accidents: no noise to speak of, no synthetic data, 20 steps per update."""
+    accidents = Released(
+        std_without_gradient=True,
+        q_ascent=True,
+        weight_norm=1e-4,
+        shared_averages=True,
+        delay=2,
+        no_write_back=True,
+    )
+    agent = Config(
+        critic_lr_end=5e-4,
+        inverse_temperature=1e16,
+        synthetic=False,
+        actor_chain="overflow",
+        actor_lr=1e-4,
+        alpha_init=2.718281828,
+        released=accidents,
+    )
+    return Experiment(agent, env, num_envs=20, utd=0.05, chunk=40, learning_starts=1_000)
+
+
+def adam(env: str) -> Experiment:
+    """The paper's ablation of its sampler: critics moved by Adam at 3e-4, without noise."""
+    return Experiment(Config(sampler="adam", critic_lr=3e-4, critic_lr_end=3e-4), env)
+
+
+def quickstart(env: str) -> Experiment:
+    """Small and fast, for a first look on a laptop: solves Pendulum-v1 in two minutes on two cores."""
+    generator = synthesis.Config(
+        width=128,
+        dim_t=32,
+        blocks=3,
+        train_steps=500,
+        batch_size=256,
+        compute_dtype="float32",  # processors are slow at bfloat16
+        sampler_steps=12,
+        sample_batch=10_000,
+    )
+    agent = Config(
+        hidden=(64, 64),
+        chains=5,
+        batch_size=128,
+        actor_lr=1e-3,
+        alpha_lr=1e-3,
+        tau=0.02,  # so short a run cannot wait for slow targets
+        synthetic_capacity=10_000,
+        refresh_every=1_000,
+        generator=generator,
+    )
+    return Experiment(agent, env, steps=6_000, seeds=3, chunk=8, learning_starts=500, eval_every=500, log_every=250)
