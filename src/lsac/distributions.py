@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from lsac.types import Array, Key
 
@@ -10,6 +11,12 @@ def normal_log_prob(x: Array, mean: Array, log_std: Array) -> Array:
     """Log density of a diagonal Gaussian, summed over the last axis."""
     z = (x - mean) * jnp.exp(-log_std)
     return jnp.sum(-0.5 * z**2 - log_std - 0.5 * jnp.log(2 * jnp.pi), axis=-1)
+
+
+def normal_kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: Array) -> Array:
+    """KL divergence of a diagonal Gaussian from another, summed over the last axis."""
+    spread = jnp.exp(2.0 * (log_std - other_log_std)) + ((mean - other_mean) * jnp.exp(-other_log_std)) ** 2
+    return jnp.sum(other_log_std - log_std + 0.5 * (spread - 1.0), axis=-1)
 
 
 def tanh_log_det(u: Array) -> Array:
@@ -30,6 +37,22 @@ def gaussian_return_loss(
     mean_pull = jax.lax.stop_gradient((mean_target - q) / (sigma**2 + eps))
     std_pull = jax.lax.stop_gradient(((clipped - q) ** 2 - sigma**2) / (sigma**3 + eps))
     return -jax.lax.stop_gradient(scale) * jnp.mean(mean_pull * mean + std_pull * std)
+
+
+def huber_return_loss(
+    mean: Array, std: Array, mean_target: Array, sample_target: Array, bound: Array, scale: Array, eps: float
+) -> Array:
+    """What the released code of DSAC-T descends in place of `gaussian_return_loss`.
+
+    Its gradient is the batch mean of ρ [clip(Q − y_Q, ±50) ∇Q + (σ² − H(Q − clip(y_Z)))/(σ + ε) ∇σ], where
+    ρ = ω/(σ² + ε) held within [0.1, 10] and H is Huber's loss, ½ e² up to |e| = 50: it is at half the squared error
+    that σ² settles.
+    """
+    q, sigma = jax.lax.stop_gradient((mean, std))
+    clipped = jnp.clip(sample_target, q - bound, q + bound)
+    ratio = jax.lax.stop_gradient(jnp.clip(scale / (sigma**2 + eps), 0.1, 10.0))
+    std_push = jax.lax.stop_gradient((sigma**2 - optax.huber_loss(q, clipped, delta=50.0)) / (sigma + eps))
+    return jnp.mean(ratio * (optax.huber_loss(mean, jax.lax.stop_gradient(mean_target), delta=50.0) + std_push * std))
 
 
 def tanh_normal_sample(mean: Array, log_std: Array, key: Key) -> tuple[Array, Array]:
