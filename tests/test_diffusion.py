@@ -317,3 +317,86 @@ def test_training_recovers_a_mixture():
     untrained, trained = jit(train, static_argnums=1)(jax.random.key(0), 600)
     assert mixture_gap(sample(trained)) < 0.08
     assert mixture_gap(sample(untrained)) > 0.3
+
+
+# the discrete form
+
+
+def test_schedule_of_three_betas_by_hand():
+    schedule = edm.ddpm(np.array([0.1, 0.2, 0.5]))
+    np.testing.assert_allclose(schedule.alphas, [0.9, 0.8, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(schedule.alpha_bars, [0.9, 0.72, 0.36], rtol=1e-6)
+    assert {field.dtype.name for field in schedule} == {"float32"}
+    x = edm.noised(schedule, f32([1.0, -0.5]), jnp.int32(2), f32([2.0, 1.0]))
+    np.testing.assert_allclose(x, [0.6 + 0.8 * 2, -0.3 + 0.8], rtol=1e-6)  # √0.36 = 0.6, √0.64 = 0.8
+
+
+def test_vp_betas_by_hand():
+    # two steps from a rate of 0.1 to 10: −ln α = 0.1/2 + 9.9/8 · (1, 3)
+    np.testing.assert_allclose(edm.vp_betas(2, 0.1, 10.0), 1 - np.exp([-1.2875, -3.7625]), rtol=1e-6)
+    for steps in (5, 100):
+        assert edm.ddpm(edm.vp_betas(steps)).alpha_bars[-1] == pytest.approx(np.exp(-5.05), rel=1e-5)
+
+
+def test_cosine_betas_by_hand():
+    betas = edm.cosine_betas(2)
+    half, first = np.cos(0.508 / 1.008 * np.pi / 2) ** 2, np.cos(0.008 / 1.008 * np.pi / 2) ** 2
+    np.testing.assert_allclose(betas, [1 - half / first, 0.999], rtol=1e-6)
+    assert edm.ddpm(edm.cosine_betas(100)).alpha_bars[49] == pytest.approx(half, abs=2e-4)
+
+
+@pytest.mark.parametrize("clip_clean", [True, False])
+def test_exact_noise_of_a_gaussian_samples_it(clip_clean):
+    """For clean ~ N(m, s²), E[noise | x_t] = √(1 − ᾱ)(x_t − √ᾱ m)/(ᾱ s² + 1 − ᾱ)."""
+    schedule, mean, std = edm.ddpm(edm.cosine_betas(200) if clip_clean else edm.vp_betas(200)), 0.3, 0.2
+
+    def exact(x, t):
+        bar = schedule.alpha_bars[t]
+        return jnp.sqrt(1.0 - bar) * (x - jnp.sqrt(bar) * mean) / (bar * std**2 + 1.0 - bar)
+
+    @jit
+    def sample(key):
+        start_key, key = jax.random.split(key)
+        start = jax.random.normal(start_key, (20_000,))
+        return edm.sample_ddpm(exact, schedule, start, key, temperature=1.0, clip_clean=clip_clean)
+
+    x = sample(jax.random.key(0))
+    assert jnp.mean(x) == pytest.approx(mean, abs=0.01)
+    assert jnp.std(x) == pytest.approx(std, rel=0.05)
+
+
+@pytest.mark.parametrize("clip_clean", [True, False])
+@pytest.mark.parametrize(
+    "estimates", [(0.5, 0.4), (-1.5, 0.4), (0.5, -3.0)], ids=["free", "last clipped", "first clipped"]
+)
+def test_two_reverse_steps_by_hand(estimates, clip_clean):
+    """Noise estimates for t = 0 and 1 that are constant, and no fresh noise: √α = 0.9, 0.8 and ᾱ = 0.81, 0.5184."""
+    schedule, start, seen = edm.ddpm(np.array([0.19, 0.36])), 0.5, []
+    if clip_clean:
+        clean = np.clip((start - np.sqrt(0.4816) * estimates[1]) / 0.72, -1, 1)
+        middle = (0.9 * 0.36 * clean + 0.8 * 0.19 * start) / 0.4816
+        end = np.clip((middle - np.sqrt(0.19) * estimates[0]) / 0.9, -1, 1)
+    else:
+        middle = np.clip((start - 0.36 / np.sqrt(0.4816) * estimates[1]) / 0.8, -1, 1)
+        end = np.clip((middle - 0.19 / np.sqrt(0.19) * estimates[0]) / 0.9, -1, 1)
+
+    def estimate(x, t):
+        jax.debug.callback(lambda x, t: seen.append((float(x), int(t))), x, t, ordered=True)
+        return f32(estimates)[t]
+
+    for seed in (0, 1):
+        key = jax.random.key(seed)
+        x = edm.sample_ddpm(estimate, schedule, f32(start), key, temperature=0.0, clip_clean=clip_clean)
+        assert x == pytest.approx(end, rel=1e-5)
+    jax.effects_barrier()
+    np.testing.assert_allclose(seen, 2 * [(start, 1), (middle, 0)], rtol=1e-5)
+
+
+def test_a_step_adds_noise_but_the_last_adds_none():
+    """Without an estimate, the only spread is that of the first step: √β_1 z, or √β̃_1 z; the last divides by √α_0."""
+    schedule, start = edm.ddpm(np.array([0.19, 0.36])), jnp.zeros(20_000)
+    for clip_clean, variance in ((False, 0.36), (True, 0.36 * 0.19 / 0.4816)):
+        sample = edm.sample_ddpm(
+            lambda x, t: jnp.zeros_like(x), schedule, start, jax.random.key(0), temperature=0.1, clip_clean=clip_clean
+        )
+        assert jnp.std(sample) == pytest.approx(0.1 * np.sqrt(variance) / 0.9, rel=0.03)

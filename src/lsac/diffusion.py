@@ -6,6 +6,8 @@ that a sampler needs: it follows dx/dσ = (x − D(x; σ))/σ from pure noise at
 
 Data are expected to be scaled to about unit standard deviation (σ_data = 1). In everything that trains,
 `denoise(x, sigma)` takes one vector; the samplers call it on whatever `shape` they were asked for.
+
+The last part is the older discrete form (`Ddpm`), in which diffusion policies are written.
 """
 
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lsac.networks import Linear, ensemble
 from lsac.types import Array, Key
@@ -200,3 +203,80 @@ def sample_dpm2m(denoise: Denoise, key: Key, shape: tuple[int, ...], schedule: A
     start = sigmas[0] * jax.random.normal(key, shape)
     (x, _), _ = jax.lax.scan(step, (start, jnp.zeros_like(start)), (sigmas, schedule[1:], lean))
     return x
+
+
+PredictNoise: TypeAlias = Callable[[Array, Array], Array]
+"""x_t, t → estimate of the noise in x_t"""
+
+
+class Ddpm(NamedTuple):
+    """The discrete diffusion of Ho et al. 2020 (arXiv 2006.11239), x_t = √ᾱ_t x + √(1 − ᾱ_t)·noise; all fields [T].
+
+    Here t counts from 0, the first and smallest noise, to T − 1. Diffusion policies use it with few steps.
+    """
+
+    betas: Array
+    alphas: Array  # 1 − β
+    alpha_bars: Array  # their running product ᾱ
+
+
+def ddpm(betas: np.ndarray) -> Ddpm:
+    """The schedule with these β; in float64 until the end, because 1 − β_0 is close to 1."""
+    fields = betas, 1.0 - betas, np.cumprod(1.0 - betas)
+    return Ddpm(*(jnp.asarray(field, jnp.float32) for field in fields))
+
+
+def vp_betas(steps: int, beta_min: float = 0.1, beta_max: float = 10.0) -> np.ndarray:
+    """[T]: noise that grows at a rate from β_min to β_max over unit time (the VP equation of Song et al. 2021),
+    cut into equal steps, so that ᾱ at the end is exp(−(β_min + β_max)/2) for every T."""
+    t = np.arange(1, steps + 1)
+    return -np.expm1(-beta_min / steps - 0.5 * (beta_max - beta_min) * (2 * t - 1) / steps**2)
+
+
+def cosine_betas(steps: int) -> np.ndarray:
+    """[T]: √ᾱ falls from 1 to 0 like a cosine: Nichol and Dhariwal 2021 (arXiv 2102.09672), eq. (17), β ≤ 0.999."""
+    time = np.linspace(0.0, 1.0, steps + 1)
+    alpha_bars = np.cos((time + 0.008) / 1.008 * np.pi / 2) ** 2
+    return np.minimum(1.0 - alpha_bars[1:] / alpha_bars[:-1], 0.999)
+
+
+def noised(schedule: Ddpm, clean: Array, t: Array, noise: Array) -> Array:
+    """x_t = √ᾱ_t x + √(1 − ᾱ_t)·noise for one t; the noise is what `predict_noise(x_t, t)` is trained to return."""
+    alpha_bar = schedule.alpha_bars[t]
+    return jnp.sqrt(alpha_bar) * clean + jnp.sqrt(1.0 - alpha_bar) * noise
+
+
+def sample_ddpm(
+    predict_noise: PredictNoise, schedule: Ddpm, start: Array, key: Key, *, temperature: float, clip_clean: bool
+) -> Array:
+    """From `start`, standard normal noise of any shape, to a sample in [−1, 1], through t = T − 1, …, 0.
+
+    x ← (x − β_t/√(1 − ᾱ_t) ε)/√α_t + temperature·√β_t·z, with z = 0 at t = 0, and x kept in [−1, 1] at every step;
+    or, with `clip_clean`, the estimate x̂ = (x − √(1 − ᾱ_t) ε)/√ᾱ_t is kept in [−1, 1] instead and the step draws from
+    q(x_{t−1} | x_t, x̂), whose variance is β̃_t = β_t (1 − ᾱ_{t−1})/(1 − ᾱ_t): eqs. (11) and (7) of Ho et al.
+    Temperature 0 makes the path a function of `start`, whatever the key.
+    """
+    betas, alphas, bars = schedule
+    earlier = jnp.concatenate([jnp.ones_like(bars[:1]), bars[:-1]])
+    weights: tuple[Array, ...]
+    if clip_clean:
+        to_clean = 1.0 / jnp.sqrt(bars), jnp.sqrt((1.0 - bars) / bars)
+        to_mean = jnp.sqrt(earlier) * betas / (1.0 - bars), jnp.sqrt(alphas) * (1.0 - earlier) / (1.0 - bars)
+        weights, std = (*to_clean, *to_mean), jnp.sqrt(betas * (1.0 - earlier) / (1.0 - bars))
+    else:
+        weights = 1.0 / jnp.sqrt(alphas), betas / jnp.sqrt((1.0 - bars) * alphas)
+        std = jnp.sqrt(betas).at[0].set(0.0)
+    # Steps are many and short: all that they need, except for the estimate of the noise, is made before the first.
+    times, shape = jnp.arange(len(betas), dtype=jnp.int32), (len(betas), *start.shape)
+    z = jax.vmap(jnp.multiply)(temperature * std, jax.random.normal(key, shape)) if temperature else jnp.zeros(shape)
+
+    def step(x: Array, inputs: tuple[Array, tuple[Array, ...], Array]) -> tuple[Array, None]:
+        t, weights, z = inputs
+        noise = predict_noise(x, t)
+        if clip_clean:
+            clean = jnp.clip(weights[0] * x - weights[1] * noise, -1.0, 1.0)
+            return weights[2] * clean + weights[3] * x + z, None
+        return jnp.clip(weights[0] * x - weights[1] * noise + z, -1.0, 1.0), None
+
+    x, _ = jax.lax.scan(step, start, (times, weights, z), reverse=True)
+    return jnp.clip(x, -1.0, 1.0)  # a rounding error beyond x̂

@@ -1,0 +1,169 @@
+"""Q-score matching: Psenka, Escontrela, Abbeel, Ma, *Learning a Diffusion Model Policy from Rewards via Q-Score
+Matching*, ICML 2024 (arXiv 2312.11752).
+
+The policy is a diffusion model of actions given a state, but no action is ever imitated: its score, which says which
+way to move a noisy action, is fitted to M_q ∇_a Q at that noisy action. Sampling is then a short noisy climb of Q, and
+M_q is the inverse temperature of the policy: how steep Q is compared with the noise. Two critics without entropy.
+
+Deviations, with reasons: docs/agents/qsm.md.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from lsac import replay as rb
+from lsac.agents.redq import glorot
+from lsac.agents.sac import value
+from lsac.agents.td3 import critic_loss, td_target
+from lsac.diffusion import Ddpm, PredictNoise, ddpm, noised, sample_ddpm, vp_betas
+from lsac.networks import MLP, Critic, ensemble, polyak, q_values, redrawn
+from lsac.optimisers import adam
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
+
+FREQUENCIES, TIME = 32, 128
+"""Waves of the time t, each a sine and a cosine, and numbers that the network is told of t."""
+
+
+@dataclass(frozen=True)
+class Config:
+    hidden: tuple[int, ...] = (512, 512)
+    """width of each hidden layer, for actor (Mish) and critics (ReLU)"""
+    denoising_steps: int = 5
+    """steps from noise to an action"""
+    score_scale: float = 50.0
+    """M_q: the actor's score is fitted to this many times ∇Q; the larger, the greedier the policy"""
+    batch_size: int = 256
+    """transitions per update"""
+    actor_lr: float = 3e-4
+    """Adam step size of the actor at the start"""
+    actor_decay: int = 2_000_000
+    """updates over which that step size falls to 0, like a cosine"""
+    critic_lr: float = 3e-4
+    """Adam step size of the critics"""
+    tau: float = 0.005
+    """share of the new parameters in the target critics at every update"""
+    exploration_noise: float = 0.1
+    """std of the noise on actions while exploring, on top of the policy's own"""
+    target_noise: float = 0.1
+    """std of the noise on actions in the target, on top of the policy's own"""
+
+
+class ScoreActor(eqx.Module):
+    """ε(s, a_t, t), for one state and one action: minus the score of a noisy action, as a DDPM has it."""
+
+    frequencies: Array
+    time: MLP
+    mlp: MLP
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden: tuple[int, ...], key: Key):
+        keys, draw = jax.random.split(key, 5), jax.nn.initializers.glorot_uniform()
+        time = MLP((2 * FREQUENCIES, TIME, TIME), "mish", keys[0])
+        mlp = MLP((action_dim + obs_dim + TIME, *hidden, action_dim), "mish", keys[1])
+        self.frequencies = 0.2 * jax.random.normal(keys[2], (FREQUENCIES,))  # learned like everything else
+        self.time = redrawn(time, draw, keys[3])
+        self.mlp = redrawn(mlp, draw, keys[4], last_scale=0.01)  # a policy that knows nothing is noise, not a corner
+
+    def __call__(self, obs: Array, action: Array, t: Array) -> Array:
+        angles = 2.0 * jnp.pi * t.astype(jnp.float32) * self.frequencies
+        time = self.time(jnp.concatenate([jnp.cos(angles), jnp.sin(angles)]))
+        return self.mlp(jnp.concatenate([action, obs, time]))
+
+
+class State(NamedTuple):
+    actor: ScoreActor
+    critics: Critic  # stacked [2]
+    targets: Critic  # stacked [2]
+    actor_opt: optax.OptState
+    critic_opt: optax.OptState
+
+
+def drawn(predict: PredictNoise, schedule: Ddpm, shape: tuple[int, ...], key: Key, noise: float) -> Array:
+    """a ~ π, from normal noise by the reverse diffusion; plus N(0, noise²), kept in [−1, 1]."""
+    start_key, step_key, noise_key = jax.random.split(key, 3)
+    start = jax.random.normal(start_key, shape)
+    action = sample_ddpm(predict, schedule, start, step_key, temperature=1.0, clip_clean=False)
+    return jnp.clip(action + noise * jax.random.normal(noise_key, shape), -1.0, 1.0)
+
+
+def act(actor: ScoreActor, schedule: Ddpm, obs: Array, key: Key, explore: bool, noise: float) -> Array:
+    """A noisy draw while exploring; else where the diffusion leads without noise, from 0, the mean of all starts."""
+
+    def predict(action: Array, t: Array) -> Array:
+        return actor(obs, action, t)
+
+    zero = jnp.zeros_like(actor.mlp.layers[-1].bias)
+    if explore:
+        return drawn(predict, schedule, zero.shape, key, noise)
+    return sample_ddpm(predict, schedule, zero, key, temperature=0.0, clip_clean=False)
+
+
+def q_slopes(critics: Critic, obs: Array, action: Array) -> Array:
+    """[B, A]: ∇_a of the critics' mean, ½ Σ_k ∇_a Q_k(s, a)."""
+    return jax.grad(lambda action: jnp.sum(jnp.mean(q_values(critics, obs, action), axis=0)))(action)
+
+
+def actor_loss(
+    actor: ScoreActor, critics: Critic, schedule: Ddpm, scale: float, batch: Transition, key: Key
+) -> tuple[Array, Array]:
+    """‖ε(s, a_t, t) + M_q ∇_a Q(s, a_t)‖² at a_t = √ᾱ_t a + √(1 − ᾱ_t) z with a of the replay and t uniform, averaged
+    over the coordinates of an action. Also returns the mean size of a slope of Q."""
+    time_key, noise_key = jax.random.split(key)
+    t = jax.random.randint(time_key, batch.reward.shape, 0, schedule.betas.shape[0])
+    noise = jax.random.normal(noise_key, batch.action.shape)
+    action = jax.vmap(noised, in_axes=(None, 0, 0, 0))(schedule, batch.action, t, noise)
+    slopes = jax.lax.stop_gradient(q_slopes(critics, batch.obs, action))
+    predicted = jax.vmap(actor)(batch.obs, action, t)
+    return jnp.mean((predicted + scale * slopes) ** 2), jnp.mean(jnp.abs(slopes))
+
+
+def make(config: Config, spec: EnvSpec) -> Agent:
+    schedule = ddpm(vp_betas(config.denoising_steps))
+    actor_adam = adam(optax.cosine_decay_schedule(config.actor_lr, config.actor_decay))
+    critic_adam = adam(config.critic_lr)
+
+    def critic(key: Key) -> Critic:
+        key, weight_key = jax.random.split(key)
+        return glorot(Critic(*spec, config.hidden, "relu", key), weight_key)
+
+    def init(key: Key) -> State:
+        actor_key, critic_key = jax.random.split(key)
+        actor = ScoreActor(*spec, config.hidden, actor_key)
+        critics = ensemble(critic, 2, critic_key)
+        return State(actor, critics, critics, actor_adam.init(actor), critic_adam.init(critics))
+
+    def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
+        batch_key, target_key, actor_key = jax.random.split(key, 3)
+        batch = rb.sample(replay, batch_key, config.batch_size)
+
+        def predict(action: Array, t: Array) -> Array:
+            return jax.vmap(state.actor, in_axes=(0, 0, None))(batch.next_obs, action, t)
+
+        next_action = drawn(predict, schedule, batch.action.shape, target_key, config.target_noise)
+        target = td_target(state.targets, batch, next_action)
+        (q_loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critics, batch, target)
+        updates, critic_opt = critic_adam.update(grads, state.critic_opt)
+        critics = optax.apply_updates(state.critics, updates)
+
+        (pi_loss, slope), grads = jax.value_and_grad(actor_loss, has_aux=True)(
+            state.actor, critics, schedule, config.score_scale, batch, actor_key
+        )
+        updates, actor_opt = actor_adam.update(grads, state.actor_opt)
+        actor = optax.apply_updates(state.actor, updates)
+
+        targets = polyak(state.targets, critics, config.tau)
+        metrics = {"critic_loss": q_loss, "actor_loss": pi_loss, "q_mean": jnp.mean(q), "q_slope": slope}
+        return State(actor, critics, targets, actor_opt, critic_opt), metrics
+
+    return Agent(
+        init=init,
+        policy=lambda state: state.actor,
+        act=lambda actor, obs, key, explore: act(actor, schedule, obs, key, explore, config.exploration_noise),
+        update=update,
+        critics=lambda state: state.critics,
+        value=value,
+    )
