@@ -6,12 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac.networks import MLP, Critic, GaussianActor, GaussianCritic, Linear, ensemble, polyak, q_values
+from lsac.networks import ACTIVATIONS, MLP, Critic, GaussianActor, GaussianCritic, Linear, ensemble, polyak, q_values
 
 NUMPY_ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0.0),
     "tanh": np.tanh,
     "gelu": lambda x: 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
 }
 
 
@@ -54,6 +55,15 @@ def test_linear_weights_and_bias_fill_plus_minus_one_over_root_fan_in():
         assert abs(magnitude.mean() - 0.125) < 0.02
         assert abs(values.mean()) < 0.03
     assert np.isin(layer.bias, layer.weight).mean() < 0.05
+
+
+def test_mish_and_its_slope_are_right_far_out():
+    x = np.array([-200.0, -30.0, -1.0, 0.0, 1.0, 19.0, 21.0, 200.0], np.float32)
+    values, slopes = jax.vmap(jax.value_and_grad(ACTIVATIONS["mish"]))(x)
+    y = x.astype(np.float64)
+    softplus, sigmoid = np.logaddexp(0.0, y), 1.0 / (1.0 + np.exp(-y))
+    np.testing.assert_allclose(values, y * np.tanh(softplus), rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(slopes, np.tanh(softplus) + y * sigmoid / np.cosh(softplus) ** 2, rtol=1e-5, atol=1e-30)
 
 
 @pytest.mark.parametrize("activation", NUMPY_ACTIVATIONS)

@@ -13,11 +13,19 @@ from lsac.types import Array, Key
 
 Module = TypeVar("Module")
 
+
+def mish(x: Array) -> Array:
+    """x tanh(log(1 + eˣ)), with one exponential: tanh(log(1 + e)) = (e² + 2e)/(e² + 2e + 2)."""
+    e = jnp.exp(jnp.minimum(x, 20.0))  # beyond, the ratio is 1
+    rise = e * (e + 2.0)
+    return x * (rise / (rise + 2.0))
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
     "tanh": jnp.tanh,
-    "mish": jax.nn.mish,
+    "mish": mish,
 }
 
 
