@@ -1,0 +1,164 @@
+"""What PPO and TRPO share: a Gaussian policy, a value function, and the scales in which both see the world."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from lsac import normalize, rollouts
+from lsac import replay as rb
+from lsac.distributions import normal_log_prob
+from lsac.networks import MLP, redrawn
+from lsac.normalize import Moments
+from lsac.types import Array, EnvSpec, Key, Metrics
+
+
+class Actor(eqx.Module):
+    """Observation → mean and log std of a Gaussian over actions; the std is the same everywhere."""
+
+    mlp: MLP
+    log_std: Array
+
+    def __call__(self, obs: Array) -> tuple[Array, Array]:
+        return self.mlp(obs), self.log_std
+
+
+class Policy(NamedTuple):
+    actor: Actor
+    obs_moments: Moments
+
+
+class Values(NamedTuple):
+    """V(s) is the critic's output times the size of returns."""
+
+    critic: MLP
+    obs_moments: Moments
+    return_moments: Moments
+
+
+class ActorCritic(NamedTuple):
+    actor: Actor
+    critic: MLP
+    obs_moments: Moments
+    return_moments: Moments
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.actor, self.obs_moments)
+
+    @property
+    def values(self) -> Values:
+        return Values(self.critic, self.obs_moments, self.return_moments)
+
+
+class Batch(NamedTuple):
+    """What is learned from: `obs` is normalised, `returns` and `value` are in units of the size of returns."""
+
+    obs: Array
+    action: Array
+    log_prob: Array
+    advantage: Array
+    returns: Array
+    value: Array
+
+
+def init(
+    spec: EnvSpec, hidden: Sequence[int], activation: str, mean_scale: float, log_std: float, key: Key
+) -> ActorCritic:
+    """Orthogonal weights and zero biases; the policy's last layer is scaled down, so that its mean starts near 0."""
+    keys = jax.random.split(key, 4)
+    draw = jax.nn.initializers.orthogonal(2**0.5)
+    mean = redrawn(MLP((spec.obs_dim, *hidden, spec.action_dim), activation, keys[0]), draw, keys[1], mean_scale)
+    critic = redrawn(MLP((spec.obs_dim, *hidden, 1), activation, keys[2]), draw, keys[3])
+    actor = Actor(mean, jnp.full((spec.action_dim,), log_std, jnp.float32))
+    return ActorCritic(actor, critic, normalize.empty((spec.obs_dim,)), normalize.empty(()))
+
+
+def seen(moments: Moments, obs: Array, clip: float) -> Array:
+    """One observation as the networks see it."""
+    return normalize.normalised(moments, obs, clip) if clip else obs
+
+
+def act(obs_clip: float, policy: Policy, obs: Array, key: Key, explore: bool) -> Array:
+    """The action as it was drawn, beyond ±1 if need be: the simulator clips it, the density needs it whole."""
+    mean, log_std = policy.actor(seen(policy.obs_moments, obs, obs_clip))
+    return mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape) if explore else jnp.clip(mean, -1.0, 1.0)
+
+
+def value(obs_clip: float, values: Values, obs: Array, action: Array) -> Metrics:
+    """V(s), whatever the action, in units of the reward."""
+    size = normalize.root_mean_square(values.return_moments)
+    return {"q": size * values.critic(seen(values.obs_moments, obs, obs_clip))[0]}
+
+
+def log_probs(actor: Actor, obs: Array, action: Array) -> Array:
+    """[B] log π(a|s) of normalised observations and their actions."""
+    return jax.vmap(lambda o, a: normal_log_prob(a, *actor(o)))(obs, action)
+
+
+def entropy(actor: Actor) -> Array:
+    return jnp.sum(actor.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e))
+
+
+def prepared(
+    networks: ActorCritic, replay: rb.Replay, obs_clip: float, lam: float
+) -> tuple[ActorCritic, rollouts.Rollout, Array]:
+    """The networks with the chunk in their moments, the chunk with normalised observations, and the log densities
+    [T, E] of its actions.
+
+    The densities are those that the actions were drawn with, so they are taken with the moments of then. All that is
+    learned is learned in the new moments, with which the policy will act: it never acts in a scale that it was not
+    trained in, not even after the very first update, before which there are no moments.
+    """
+    rollout = rollouts.read(replay)
+    steps = rollout.steps
+    look = lambda moments, obs: jax.vmap(jax.vmap(partial(seen, moments, clip=obs_clip)))(obs)  # noqa: E731
+    then = look(networks.obs_moments, steps.obs)
+    log_prob = jax.vmap(partial(log_probs, networks.actor))(then, steps.action)
+
+    moments = normalize.merged(networks.obs_moments, steps.obs.reshape(-1, steps.obs.shape[-1]))
+    networks = networks._replace(obs_moments=moments)
+    steps = steps._replace(obs=look(moments, steps.obs), next_obs=look(moments, steps.next_obs))
+    rollout = rollout._replace(steps=steps)
+
+    size = normalize.root_mean_square(networks.return_moments)
+    _, returns, _ = estimates(networks.values, rollout, lam)
+    moments = normalize.merged(networks.return_moments, size * returns.reshape(-1))
+    return networks._replace(return_moments=moments), rollout, log_prob
+
+
+def estimates(values: Values, rollout: rollouts.Rollout, lam: float) -> tuple[Array, Array, Array]:
+    """Advantages A [T, E] in units of the reward; returns A + V and values V in units of the size of returns."""
+    steps, size = rollout.steps, normalize.root_mean_square(values.return_moments)
+    value, next_value = (jax.vmap(jax.vmap(values.critic))(obs)[..., 0] for obs in (steps.obs, steps.next_obs))
+    advantage = rollouts.gae(steps.reward, steps.discount, size * value, size * next_value, rollout.continues, lam)
+    return advantage, value + advantage / size, value
+
+
+def standardised(advantage: Array) -> Array:
+    return (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
+
+
+def critic_loss(critic: MLP, batch: Batch, clip: float | None = None) -> Array:
+    """E (V − R)²; with a clip, the larger of that and the same with V held within ± clip of what it was."""
+    value = jax.vmap(critic)(batch.obs)[:, 0]
+    error = (value - batch.returns) ** 2
+    if clip is not None:
+        held = batch.value + jnp.clip(value - batch.value, -clip, clip)
+        error = jnp.maximum(error, (held - batch.returns) ** 2)
+    return jnp.mean(error)
+
+
+def told(values: Values, returns: Array, value: Array) -> Metrics:
+    """The mean of V in units of the reward, and 1 − var(R − V) / var(R): 1 is a perfect critic, 0 a constant one."""
+    total, size = jnp.var(returns), normalize.root_mean_square(values.return_moments)
+    explained = jnp.where(total > 0, 1.0 - jnp.var(returns - value) / jnp.maximum(total, 1e-8), 0.0)
+    return {"q_mean": size * jnp.mean(value), "explained_variance": explained}
+
+
+def remaining(updates: Array, anneal_updates: int | None) -> Array:
+    """The share of the step sizes that is left. Only a run knows how long it is: without one, all of it."""
+    return jnp.maximum(1.0 - updates.astype(jnp.float32) / anneal_updates, 0.0) if anneal_updates else jnp.ones(())

@@ -1,0 +1,190 @@
+"""Trajectories out of the replay, and generalised advantages worked out by hand."""
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small
+
+from lsac import replay as rb
+from lsac import rollouts
+from lsac.envs.crew import Source
+from lsac.envs.gymnasium import describe
+from lsac.experiment import Experiment
+from lsac.training import make_agent, make_crew
+from lsac.types import EnvSpec
+
+SPEC = EnvSpec(obs_dim=1, action_dim=1)
+gae = jax.jit(rollouts.gae)
+
+
+def f32(values):
+    return jnp.asarray(np.array(values, np.float32))
+
+
+def column(*values):
+    """One simulator's steps."""
+    return f32(values)[:, None]
+
+
+def replay_of(streams):
+    """A full replay of simulators' steps (obs, reward, discount, next_obs), one list per simulator."""
+    rows = [
+        [obs, 0.0, reward, discount, after]
+        for step in zip(*streams, strict=True)
+        for obs, reward, discount, after in step
+    ]
+    count = jnp.int32(len(rows))
+    return rb.Replay(f32(rows), count, jnp.int32(0), rb.Layout(*SPEC), stride=len(streams))
+
+
+# the rollout
+
+
+def test_rows_of_one_simulator_become_one_column():
+    one = [(0, 10, 0.9, 1), (1, 11, 0.9, 2), (2, 12, 0.9, 3)]
+    other = [(5, 20, 0.9, 6), (6, 21, 0.9, 7), (7, 22, 0.9, 8)]
+    rollout = rollouts.read(replay_of([one, other]))
+    np.testing.assert_array_equal(rollout.steps.obs[..., 0], [[0, 5], [1, 6], [2, 7]])
+    np.testing.assert_array_equal(rollout.steps.reward, [[10, 20], [11, 21], [12, 22]])
+    np.testing.assert_array_equal(rollout.continues, [[True, True], [True, True], [False, False]])
+
+
+@pytest.mark.parametrize(
+    ("step", "continues"),
+    [
+        ((0, 1, 0.9, 1), True),
+        ((0, 1, 0.0, 1), False),  # a termination, although the reset gives the very same observation
+        ((0, 1, 0.9, 4), False),  # a time limit: the next step begins elsewhere
+        ((0, 1, 0.9, np.nextafter(np.float32(1), np.float32(2))), False),  # the last bit counts
+    ],
+    ids=["goes on", "terminated", "cut", "almost"],
+)
+def test_a_step_continues_if_the_next_one_begins_where_it_ended(step, continues):
+    rollout = rollouts.read(replay_of([[step, (1, 1, 0.9, 2)]]))
+    np.testing.assert_array_equal(rollout.continues, [[continues], [False]])
+
+
+def test_all_numbers_of_an_observation_must_agree():
+    layout = rb.Layout(2, 1)
+    rows = f32([[0, 0, 0, 0, 0.9, 1, 2], [1, 3, 0, 0, 0.9, 0, 0], [0, 0, 0, 0, 0.9, 0, 0]])
+    rollout = rollouts.read(rb.Replay(rows, jnp.int32(3), jnp.int32(0), layout))
+    np.testing.assert_array_equal(rollout.continues[:, 0], [False, True, False])
+
+
+class Counter(gym.Env):
+    """Shows which simulator it is and how often it was stepped; every episode has seven steps."""
+
+    made = 0
+
+    def __init__(self):
+        self.number, self.t = Counter.made, 0
+        Counter.made += 1
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def obs(self):
+        return np.array([self.number, self.t], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.t += 100
+        return self.obs(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.obs(), 0.0, False, self.t % 100 == 7, {}
+
+
+@pytest.mark.parametrize("num_envs", [1, 6])
+def test_what_simulators_deliver_is_read_as_their_trajectories(num_envs):
+    """Six simulators are two lanes. Rows come ordered by time, then by simulator, as `Replay.stride` promises."""
+    Counter.made = 0
+    source = Source(None, Counter)
+    spec = describe(source.make())
+    experiment = Experiment(small.config("ppo"), "counter", num_envs=num_envs, chunk=10 * num_envs, learning_starts=0)
+    agent = make_agent("ppo", experiment, spec)
+    crew = make_crew(source, "ppo", experiment, agent, seeds=[0, 1], workers=1)
+    try:
+        crew.policies[:] = 0.0
+        crew.reset(0)
+        crew.order(do="collect", step=0, count=10, random=False)
+        rows, _ = crew.collected()
+    finally:
+        crew.close()
+    for mine in rows:
+        filled = jnp.int32(len(mine))
+        rollout = rollouts.read(rb.Replay(jnp.asarray(mine), filled, jnp.int32(0), rb.Layout(*spec), num_envs))
+        obs = np.asarray(rollout.steps.obs)
+        assert obs.shape == (10, num_envs, 2)
+        assert np.unique(obs[..., 0], axis=0).shape[0] == 1, "a column is one simulator"
+        assert np.unique(obs[0, :, 0]).size == num_envs
+        went_on = np.array([True] * 6 + [False] + [True] * 2 + [False])
+        np.testing.assert_array_equal(rollout.continues, np.broadcast_to(went_on[:, None], (10, num_envs)))
+
+
+# advantages
+
+
+def test_advantages_of_an_unbroken_stretch_by_hand():
+    # γ = 0.5, λ = 0.5; δ = 1 + 0.5·2 − 4 = −2, 2 + 0.5·6 − 2 = 3, 3 + 0.5·8 − 6 = 1 (bootstrapped at the chunk's end)
+    # A = 1, 3 + 0.25·1 = 3.25, −2 + 0.25·3.25 = −1.1875
+    advantage = gae(column(1, 2, 3), column(0.5, 0.5, 0.5), column(4, 2, 6), column(2, 6, 8), column(1, 1, 0) > 0, 0.5)
+    np.testing.assert_allclose(advantage[:, 0], [-1.1875, 3.25, 1.0], rtol=1e-6)
+
+
+def test_a_termination_neither_bootstraps_nor_lets_the_next_episode_in():
+    # δ = 1 − 4 = −3 although V(s') = 100; then 2 + 0.5·6 − 2 = 3
+    advantage = gae(column(1, 2), column(0.0, 0.5), column(4, 2), column(100, 6), column(0, 0) > 0, 0.5)
+    np.testing.assert_allclose(advantage[:, 0], [-3, 3], rtol=1e-6)
+
+
+def test_a_time_limit_bootstraps_but_lets_the_next_episode_not_in():
+    # δ = 1 + 0.5·100 − 4 = 47; the second step's 3 stays out of it
+    advantage = gae(column(1, 2), column(0.5, 0.5), column(4, 2), column(100, 6), column(0, 0) > 0, 0.5)
+    np.testing.assert_allclose(advantage[:, 0], [47, 3], rtol=1e-6)
+
+
+def test_what_follows_a_termination_may_be_no_number():
+    advantage = gae(column(1, 2), column(0.0, 0.5), column(4, 2), column(np.nan, 6), column(0, 0) > 0, 0.5)
+    np.testing.assert_allclose(advantage[:, 0], [-3, 3], rtol=1e-6)
+
+
+def test_lambda_one_is_the_return_and_lambda_zero_the_td_error():
+    rng = np.random.default_rng(0)
+    reward, value = rng.normal(size=(2, 6))
+    discount, continues = np.full(6, 0.9), np.array([1, 1, 1, 1, 1, 0]) > 0
+    after = np.append(value[1:], 7.0)
+    inputs = (column(*reward), column(*discount), column(*value), column(*after), jnp.asarray(continues)[:, None])
+    returns = [sum(0.9 ** (k - t) * reward[k] for k in range(t, 6)) + 0.9 ** (6 - t) * 7.0 for t in range(6)]
+    np.testing.assert_allclose(gae(*inputs, 1.0)[:, 0], np.array(returns) - value, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gae(*inputs, 0.0)[:, 0], reward + 0.9 * after - value, rtol=1e-5, atol=1e-6)
+
+
+def test_simulators_do_not_mix():
+    rng = np.random.default_rng(1)
+    reward, value, after = (f32(rng.normal(size=(5, 3))) for _ in range(3))
+    discount = f32(np.where(rng.random((5, 3)) < 0.3, 0.0, 0.9))
+    continues = jnp.asarray(rng.random((5, 3)) < 0.7) & (discount != 0)
+    together = gae(reward, discount, value, after, continues, 0.95)
+    for e in range(3):
+        alone = gae(*(x[:, e : e + 1] for x in (reward, discount, value, after, continues)), 0.95)
+        np.testing.assert_allclose(together[:, e], alone[:, 0], rtol=1e-6)
+
+
+# minibatches
+
+
+def test_minibatches_hold_every_step_once_and_in_another_order():
+    steps = {"number": jnp.arange(12, dtype=jnp.float32).reshape(4, 3), "twice": 2.0 * jnp.arange(12.0).reshape(4, 3)}
+    batches = rollouts.minibatches(steps, 3, jax.random.key(0))
+    assert batches["number"].shape == (3, 4)
+    np.testing.assert_array_equal(np.sort(batches["number"].ravel()), np.arange(12))
+    np.testing.assert_array_equal(batches["twice"], 2.0 * batches["number"])
+    other = rollouts.minibatches(steps, 3, jax.random.key(1))
+    assert not np.array_equal(batches["number"], other["number"])
+
+
+def test_minibatches_must_be_equal():
+    with pytest.raises(ValueError, match=r"^12 steps cannot be split into 5 equal minibatches$"):
+        rollouts.minibatches(jnp.zeros((4, 3)), 5, jax.random.key(0))
