@@ -20,14 +20,6 @@ LAYOUT = rb.Layout(*SPEC)
 GENERATOR = synthesis.Config(width=8, dim_t=8, blocks=1, train_steps=20, batch_size=16, sampler_steps=3)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compiler():
-    """These programs run a few times only, so what counts is how fast they compile."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def config(**options):
     sizes = {"hidden": (8,), "batch_size": 8, "chains": 3, "synthetic_capacity": 64, "generator": GENERATOR}
     return lsac.Config(**sizes | options)
@@ -42,8 +34,8 @@ def replay(seed=0, count=32, discount=0.9):
 
 
 def filled(state, seed=1):
-    rows = replay(seed, state.synthetic.shape[0]).rows
-    return state._replace(synthetic=rows, filled=jnp.ones((), bool))
+    rows = replay(seed, state.generated.shape[0]).rows
+    return state._replace(generated=rows, filled=jnp.ones((), bool))
 
 
 # The distributional loss
@@ -128,16 +120,32 @@ def test_refined_actions_stay_in_the_box():
 def test_refined_actions_are_written_back_at_the_sampled_rows_and_only_there(write_back):
     options = config(synthetic_capacity=4_000, action_lr=1e-2, released=lsac.Released(no_write_back=not write_back))
     state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
-    batch, after = lsac.batches(options, state, replay(), jax.random.key(1))
-    changed = np.asarray(after != state.synthetic)
-    actions = np.zeros(LAYOUT.width, bool)
-    actions[LAYOUT.fields()["action"]] = True
-    assert not changed[:, ~actions].any()
-    half = options.batch_size // 2
-    drawn = {tuple(row) for row in np.asarray(batch.action[:, half:]).reshape(-1, 2)}
-    rows = changed.any(axis=1)
-    assert {tuple(row) for row in np.asarray(after)[rows][:, actions]} == (drawn if write_back else set())
-    assert len(drawn) == options.chains * half  # 12 of 4 000 rows: all different
+    batch, moved = lsac.batches(options, state, replay(), jax.random.key(1))
+    everything = jnp.arange(options.synthetic_capacity)
+    before = lsac.synthetic_rows(LAYOUT, state, everything).action
+    after = lsac.synthetic_rows(LAYOUT, state._replace(moved=moved), everything).action
+    changed = np.asarray(after)[np.asarray(after != before).any(axis=1)]
+    drawn = np.asarray(batch.action[:, options.batch_size // 2 :]).reshape(-1, 2)
+    assert len(np.unique(drawn, axis=0)) == 12  # of 4 000 rows: all different
+    if write_back:
+        np.testing.assert_allclose(np.unique(changed, axis=0), np.unique(drawn, axis=0), atol=1e-6)
+    else:
+        assert not len(changed)
+
+
+def test_refinements_of_an_action_add_up():
+    options = config(synthetic_capacity=3, batch_size=2, action_lr=1e-2)
+    state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
+    before = lsac.synthetic_rows(LAYOUT, state, jnp.arange(3)).action
+    for i in range(5):
+        _, moved = lsac.batches(options, state, replay(), jax.random.key(i))
+        state = state._replace(moved=moved)
+    after = lsac.synthetic_rows(LAYOUT, state, jnp.arange(3)).action
+    assert float(jnp.max(jnp.abs(after))) <= 1.0
+    steps = np.abs(np.asarray(after - before)) / options.action_lr
+    free = (np.abs(np.asarray(before)) < 0.9) & (np.asarray(jnp.abs(after)) < 1.0)
+    assert free.sum() >= 3
+    np.testing.assert_allclose(steps[free] % 2, 1, atol=0.02)  # five steps up or down, each of one length
 
 
 def test_refinement_does_not_reach_the_critics():
@@ -169,7 +177,7 @@ def test_published_q_ascent_raises_q():
 def test_batches_are_all_real_until_the_generator_has_run():
     options = config()
     state = lsac.make(options, SPEC).init(jax.random.key(0))
-    marked = state._replace(synthetic=jnp.full_like(state.synthetic, 7.0))
+    marked = state._replace(generated=jnp.full_like(state.generated, 7.0))
     batch, _ = lsac.batches(options, marked, replay(), jax.random.key(1))
     assert not jnp.any(batch.reward == 7.0)
     batch, _ = lsac.batches(options, marked._replace(filled=jnp.ones((), bool)), replay(), jax.random.key(1))
@@ -246,10 +254,15 @@ def test_the_actor_follows_the_chain_it_was_told_to(which, expected):
 def test_refresh_fits_the_generator_and_refills_the_buffer():
     agent = lsac.make(config(), SPEC)
     state = agent.init(jax.random.key(0))
-    after, metrics, _ = jax.jit(agent.refresh)(state, replay(), jax.random.key(1))
+    used = state._replace(moved=jnp.ones_like(state.moved))
+    fitted, metrics, _ = jax.jit(agent.refresh)(used, replay(), jax.random.key(1))
+    assert fitted.generated is None
+    after, shown = jax.jit(agent.generate)(fitted, jax.random.key(2))
     assert bool(after.filled)
+    assert not np.asarray(after.moved).any()
+    np.testing.assert_array_equal(shown, after.generated[: lsac.SHOWN])
     assert float(metrics["diffusion_loss"]) > 0
-    rows = LAYOUT.unpack(after.synthetic)
+    rows = LAYOUT.unpack(after.generated)
     assert len(np.unique(np.asarray(rows.obs)[:, 0])) == 64
     assert float(jnp.max(jnp.abs(rows.action))) <= 1.0
     assert set(np.unique(np.asarray(rows.discount)).round(6)) <= {0.0, np.float32(0.9).round(6)}
@@ -261,7 +274,7 @@ def test_without_synthetic_data_there_is_no_generator():
     state = agent.init(jax.random.key(0))
     assert agent.refresh is None
     assert state.generator is None
-    assert state.synthetic.shape[0] == 0
+    assert state.generated.shape[0] == 0
 
 
 # Ablations and accidents

@@ -335,8 +335,9 @@ class Checkpoints:
         return Checkpoint(path, record, state, beside, rows, tail)
 
     def step(self) -> int:
-        """Of the newest checkpoint, most of which stays unread."""
-        return _step(self._required())
+        """Of the newest checkpoint, most of which stays unread; 0 if there is none yet."""
+        newest = self.newest()
+        return _step(newest) if newest else 0
 
     def _required(self) -> Path:
         path = self.newest()

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -11,11 +12,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from lsac.errors import InputError, LsacError
+from lsac.errors import InputError, LsacError, Stopped
 
 RESUMES = {
     "exact": "exact: the simulators go on where they were",
     "episode": "not exact: the simulators cannot be captured and start new episodes",
+    "start": "exact: it had not been saved yet and starts again",
 }
 STOPPED = 75
 """Exit code of a run that a signal stopped: it is saved, and `lsac resume` continues it."""
@@ -96,7 +98,10 @@ def train(args: list[str]) -> int:
     require_memory(algorithm, experiment, spec)  # refused before a folder is made
     path = given.out or default_path(algorithm, experiment.env, experiment.seed)
     folder = RunFolder.create(path, algorithm, experiment)
-    return _run(algorithm, experiment, source, spec, folder, resume=False)
+    try:
+        return _run(algorithm, experiment, source, spec, folder, resume=False)
+    finally:
+        folder.release()
 
 
 def _peek(args: list[str], flag: str) -> str | None:
@@ -129,15 +134,18 @@ def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, r
     try:
         with Display() as display:
             display.say(f"{algorithm} on {experiment.env}, {experiment.steps:,} steps, seeds {experiment.seed_list}")
-            training = Training(algorithm, experiment, source, spec, folder, display.watch, display.say, source)
+            training = Training(algorithm, experiment, source, spec, folder, display.watch, display.say, source, stop)
             try:
                 if resume:
-                    kind = training.loop.restore(folder.checkpoints.load())
+                    saved = folder.checkpoints.newest() is not None
+                    kind = training.loop.restore(folder.checkpoints.load()) if saved else "start"
                     folder.write_config(algorithm, experiment, Resumed(training.loop.step, kind))
                     display.say(f"continuing at step {training.loop.step:,}; {RESUMES[kind]}")
                 finished = training.loop.run(stop)
             finally:
                 training.close()
+    except Stopped as error:
+        raise Stopped(f"{error}; continue with: lsac resume {folder.path}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -187,24 +195,24 @@ def resume(args: list[str]) -> int:
 
     given = _parse(Resume, args, "lsac resume", RESUME_HELP)
     _import(given.module)
-    folder, algorithm, experiment = RunFolder.open(given.run)
-    step = folder.checkpoints.step()
-    if given.steps is not None:
-        if given.steps < step:
-            raise InputError(f"--steps {given.steps}: the run is at step {step} already")
-        experiment = dataclasses.replace(experiment, steps=given.steps)
-    if step >= experiment.steps:
-        folder.lock()
-        folder.checkpoints.tidy()
+    folder, algorithm, experiment = RunFolder.open(given.run, to_train=True)
+    try:
+        step = folder.checkpoints.step()
+        if given.steps is not None:
+            if given.steps < step:
+                raise InputError(f"--steps {given.steps}: the run is at step {step} already")
+            experiment = dataclasses.replace(experiment, steps=given.steps)
+        if step >= experiment.steps:
+            folder.checkpoints.tidy()
+            print(f"{given.run}: finished at step {step:,}; nothing to do (--steps N makes it longer)")
+            return 0
+        check(experiment)
+        source = source_of(experiment.env)
+        spec = describe(source)
+        require_memory(algorithm, experiment, spec)
+        return _run(algorithm, experiment, source, spec, folder, resume=True)
+    finally:
         folder.release()
-        print(f"{given.run}: finished at step {step:,}; nothing to do (--steps N makes it longer)")
-        return 0
-    check(experiment)
-    source = source_of(experiment.env)
-    spec = describe(source)
-    require_memory(algorithm, experiment, spec)
-    folder.lock()
-    return _run(algorithm, experiment, source, spec, folder, resume=True)
 
 
 # eval
@@ -323,6 +331,8 @@ class Bench:
     """how often updates and products are timed, in turn"""
     updates: int = 4
     """updates of one timing"""
+    efficiency: Annotated[bool, tyro.conf.arg(name="algorithms")] = False
+    """all algorithms in one table: time of an update and of its critics, parameters, memory, the LSAC paper beside"""
 
 
 BENCH_HELP = """Time one update of an algorithm beside its matrix products alone, and count what it holds.
@@ -330,16 +340,22 @@ BENCH_HELP = """Time one update of an algorithm beside its matrix products alone
 Examples:
   lsac bench lsac
   lsac bench sac lsac --env Hopper-v5 --seeds 5
+  lsac bench --algorithms --env HalfCheetah-v4
 """
 
 
 def bench(args: list[str]) -> int:
-    from lsac.bench import table
+    from lsac.bench import efficiency, table
 
     given = _parse(Bench, args, "lsac bench", BENCH_HELP)
     for name in ("seeds", "rounds", "updates"):
         if getattr(given, name) < 1:
             raise InputError(f"--{name} {getattr(given, name)}: must be at least 1")
+    if given.efficiency:
+        if given.algorithms:
+            raise InputError(f"--algorithms: is for all of them, so {' '.join(given.algorithms)} cannot be named too")
+        efficiency(given.env, given.preset, given.seeds, given.rounds, given.updates)
+        return 0
     table(given.algorithms, given.env, given.preset, given.seeds, given.rounds, given.updates)
     return 0
 
@@ -373,6 +389,9 @@ def main() -> None:
         sys.exit(2)
     try:
         sys.exit(COMMANDS[args[0]](args[1:]))
+    except Stopped as error:
+        print(f"lsac: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # the compiler may still be at work in its thread, and cannot be told to stop
     except LsacError as error:
         print(f"lsac: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

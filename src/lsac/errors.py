@@ -27,6 +27,12 @@ class Diverged(LsacError, ArithmeticError):
     exit_code = 4
 
 
+class Stopped(LsacError):
+    """A signal came before there was anything to save; resuming starts the run again."""
+
+    exit_code = 75
+
+
 class SaveFailed(LsacError, OSError):
     """A checkpoint could not be written; the one before is as it was."""
 

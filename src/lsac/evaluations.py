@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from lsac.checkpoint import Record
@@ -19,7 +20,6 @@ class Running(NamedTuple):
     step: int
     policies: np.ndarray
     critics: Any
-    result: Result | None = None
 
 
 class Best(NamedTuple):
@@ -38,36 +38,39 @@ class Evaluations:
         self.running: Running | None = None
 
     def start(self, step: int) -> None:
-        policies = np.array(self._learner.policies)
+        self._order(step, np.array(self._learner.policies), self._learner.critics())
+
+    def _order(self, step: int, policies: np.ndarray, critics: Any) -> None:
         self._crew.policies[:] = policies
         self._crew.order(do="evaluate", step=step, deterministic=True)
-        self.running = Running(step, policies, self._learner.critics())
-
-    def wait(self) -> Running | None:
-        """The evaluation under way, with its result."""
-        if self.running is not None and self.running.result is None:
-            returns, lengths, visits = self._crew.evaluated()
-            result = Result(returns, lengths, self._learner.judge(self.running.critics, visits))
-            self.running = self.running._replace(result=result, critics=None)
-        return self.running
+        self.running = Running(step, policies, critics)
 
     def finish(self) -> tuple[Running, Result] | None:
-        """Ends the evaluation under way, if there is one."""
-        done, self.running = self.wait(), None
-        return None if done is None or done.result is None else (done, done.result)
+        """Waits for the evaluation under way, if there is one."""
+        if self.running is None:
+            return None
+        done, self.running = self.running, None
+        returns, lengths, visits = self._crew.evaluated()
+        return done, Result(returns, lengths, self._learner.judge(done.critics, visits))
 
     def record(self) -> tuple[Record | None, dict[str, np.ndarray]]:
-        """The evaluation under way as data, for a run that is stopped before it would have been told of."""
-        done = self.wait()
-        if done is None or done.result is None:
+        """What the evaluation under way needs: a stop does not wait for its episodes, a resume plays them again."""
+        if self.running is None:
             return None, {}
-        arrays = {"policies": done.policies, "returns": done.result.returns, "lengths": done.result.lengths}
-        return {"step": done.step, "judged": done.result.judged}, arrays
+        step, policies, critics = self.running
+        leaves = {f"critics.{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(critics))}
+        return {"step": step}, {"policies": policies, **leaves}
 
     def restore(self, record: Record | None, arrays: dict[str, np.ndarray]) -> None:
-        if record is not None:
-            result = Result(arrays["returns"], arrays["lengths"], record["judged"])
-            self.running = Running(record["step"], arrays["policies"], None, result)
+        """Starts the recorded evaluation again, with the same policies and the same critics to be judged."""
+        if record is None:
+            return
+        like, tree = jax.tree.flatten(jax.eval_shape(self._learner.critics))
+        leaves = [arrays[f"critics.{i}"] for i in range(len(like))]
+        wanted = [(x.shape, x.dtype) for x in (self._crew.policies, *like)]
+        if [(x.shape, x.dtype) for x in (arrays["policies"], *leaves)] != wanted:
+            raise ValueError("what was under evaluation has other shapes")
+        self._order(int(record["step"]), arrays["policies"], jax.tree.unflatten(tree, leaves))
 
 
 def improved(best: Best, done: Running, result: Result) -> Best | None:

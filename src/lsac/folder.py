@@ -13,7 +13,8 @@ from lsac.experiment import Experiment, from_json, to_json
 
 
 class Resumed(NamedTuple):
-    """One continuation of a run: from which step, and whether its simulators went on too (exact) or not (episode)."""
+    """One continuation of a run: from which step, and whether its simulators went on too (exact), began new episodes
+    (episode), or the run had not been saved and began anew (start)."""
 
     step: int
     kind: str
@@ -36,10 +37,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder.config.exists():
-                saved = folder.checkpoints.newest() is not None
-                left = f"already holds a run; continue it with 'lsac resume {path}' or choose another"
-                never = "holds a run that was never saved; remove it or choose another folder"
-                raise InputError(f"--out {path}: {left if saved else never}")
+                raise InputError(f"--out {path}: already holds a run; continue it with 'lsac resume {path}'")
             folder.write_config(algorithm, experiment)
         except InputError:
             folder.release()
@@ -50,11 +48,18 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path) -> tuple["RunFolder", str, Experiment]:
+    def open(cls, path: Path, to_train: bool = False, to_run: bool = True) -> tuple["RunFolder", str, Experiment]:
+        """A run that is there: locked if it is `to_train`; its environment may be anything if it is not `to_run`."""
         folder = cls(path)
         if not folder.config.is_file():
             raise InputError(f"{path}: is not the folder of a run (it has no config.json)")
-        algorithm, experiment = from_json(read_json(folder.config), str(folder.config))
+        if to_train:
+            folder.lock()
+        try:
+            algorithm, experiment = from_json(read_json(folder.config), str(folder.config), to_run)
+        except BaseException:
+            folder.release()
+            raise
         return folder, algorithm, experiment
 
     def write_config(self, algorithm: str, experiment: Experiment, resumed: Resumed | None = None) -> None:

@@ -53,9 +53,15 @@ class Learner:
         )
         self._store = jax.jit(jax.vmap(rb.add, in_axes=(axes, 0), out_axes=axes), donate_argnums=0)
         self._refresh: Any = None
-        if agent.refresh is not None:
+        if agent.refresh is not None and agent.generate is not None:
             self._refresh = jax.jit(jax.vmap(agent.refresh, in_axes=(0, axes, 0)), donate_argnums=0)
-            self._refresh_keys = jnp.stack([streams.root(seed, streams.REFRESH) for seed in seeds])
+            self._generate: Any = jax.jit(jax.vmap(agent.generate), donate_argnums=0)
+            self._rare_keys = {
+                purpose: jnp.stack([streams.root(seed, purpose) for seed in seeds])
+                for purpose in (streams.REFRESH, streams.GENERATE)
+            }
+        self.refreshed_at = 0
+        """the step of the last refresh, or 0"""
         self._critics: Any = None
         if agent.critics is not None and agent.value is not None:
             part = jax.vmap(agent.critics)
@@ -65,7 +71,9 @@ class Learner:
         self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
         self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
-        self.like = jax.eval_shape(jax.vmap(agent.init), init_keys)
+        self._compact = agent.compact
+        self.like = agent.compact(jax.eval_shape(jax.vmap(agent.init), init_keys))
+        """of what a checkpoint keeps"""
         self.state = jax.jit(jax.vmap(agent.init))(init_keys)
         self.replay = self._empty(layout, len(seeds), capacity, stride)
         self.policies: Array = self._snapshot(self.state)
@@ -83,7 +91,12 @@ class Learner:
         first = jax.ShapeDtypeStruct((), jnp.int32)
         self._learn = self._learn.lower(self.state, self.replay, self._rows, self._keys, first).compile()
         if refresh and self._refresh is not None:
-            self._refresh = self._refresh.lower(self.state, self.replay, self._refresh_keys).compile()
+            keys = self._rare_keys[streams.REFRESH]
+            lowered = self._refresh.lower(self.state, self.replay, keys)
+            self._refresh, self._generate = (
+                lowered.compile(),
+                self._generate.lower(lowered.out_info[0], keys).compile(),
+            )
 
     def store(self, rows: np.ndarray) -> None:
         """Adds transitions [S, chunk, width] without learning from them yet."""
@@ -124,21 +137,40 @@ class Learner:
         """The agent's rare, long work; waits for it, so that the seconds it took can be told."""
         jax.block_until_ready(self.state)
         started = time.monotonic()
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(self._refresh_keys)
-        self.state, metrics, sample = self._refresh(self.state, self.replay, keys)
-        numbers, sample = jax.device_get((metrics, sample))
-        numbers["time/refresh_seconds"] = np.full(len(keys), time.monotonic() - started, np.float32)
+        self.state, metrics, real = self._refresh(self.state, self.replay, self._keys_at(streams.REFRESH, step))
+        numbers, sample = jax.device_get((metrics, Sample(real, self._generated_at(step))))
+        numbers["time/refresh_seconds"] = np.full(len(self._keys), time.monotonic() - started, np.float32)
         return numbers, sample
 
-    def restore(self, state: Any, rows: np.ndarray, total: int, updates: int) -> None:
-        """Puts back a saved state and the newest of the `total` transitions that were ever stored."""
+    def _generated_at(self, step: int) -> Array:
+        self.state, shown = self._generate(self.state, self._keys_at(streams.GENERATE, step))
+        self.refreshed_at = step
+        return shown
+
+    def _keys_at(self, purpose: int, step: int) -> Array:
+        return jax.vmap(lambda key: jax.random.fold_in(key, step))(self._rare_keys[purpose])
+
+    def kept(self) -> Any:
+        """The part of the states that a checkpoint keeps."""
+        return self._compact(self.state)
+
+    def restore(self, kept: Any, rows: np.ndarray, total: int, updates: int, refreshed_at: int) -> None:
+        """Puts back what a checkpoint kept and the newest of the `total` transitions that were ever stored."""
         capacity = self.replay.rows.shape[1]
         ring = np.zeros(self.replay.rows.shape, np.float32)
-        kept = min(rows.shape[1], capacity)
-        if kept:
-            ring[:, np.arange(total - kept, total) % capacity] = rows[:, -kept:]
+        count = min(rows.shape[1], capacity)
+        if count:
+            ring[:, np.arange(total - count, total) % capacity] = rows[:, -count:]
         size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
         self.replay = rb.Replay(jnp.asarray(ring), size, head, self.replay.layout, self.replay.stride)
+        state = jax.tree.map(jnp.asarray, kept)
+        if refreshed_at:
+            self.state = state
+            self._generated_at(refreshed_at)
+            state = self.state
+        elif self._refresh is not None:  # what there is before the first refresh
+            blank = lambda part, whole: whole if part is None else part  # noqa: E731
+            state = jax.tree.map(blank, state, self.state, is_leaf=lambda part: part is None)
         self.set_state(state)
         self.updates = updates
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.checkpoint import Checkpoint, named, unnamed
+from lsac.checkpoint import Checkpoint, field, named, unnamed
 from lsac.envs.crew import Crew, Simulators
 from lsac.envs.lanes import Episode
 from lsac.errors import CheckpointError, Diverged, LsacError, SaveFailed
@@ -144,7 +144,9 @@ class Loop:
             self._collect_next(policies, finite)
         self.step += self.experiment.chunk
         if self.step > self.experiment.learning_starts and self._crossed(self.learner.refresh_every):
-            self._rare, sample = self.learner.refresh(self.step)
+            self._finish_inspection()
+            numbers, sample = self.learner.refresh(self.step)
+            self._rare |= numbers
             self._refuse_bad_refresh(sample)
             if self._inspect is not None:
                 self._inspection = self.step, self._inspectors.submit(self._inspect, sample)
@@ -313,7 +315,7 @@ class Loop:
         """A disk that is full must not end a run that may well outlast it."""
         try:
             self.save()
-        except SaveFailed as error:
+        except (SaveFailed, CheckpointError) as error:
             self._say(f"warning: {error}; training goes on")
 
     def save(self, stopped: bool = False) -> None:
@@ -332,6 +334,7 @@ class Loop:
             "algorithm": self.algorithm,
             "env": e.env,
             "updates": self.learner.updates,
+            "refreshed_at": self.learner.refreshed_at,
             "pending": pending,
             "evaluated_at": self._evaluated_at,
             "evaluation": evaluation,
@@ -342,7 +345,7 @@ class Loop:
             "best": {"returns": self.best.returns.tolist(), "steps": self.best.steps},
             "simulators": simulators and simulators.told,
         }
-        arrays = named(Saved(self.learner.state, self.best.policies))
+        arrays = named(Saved(self.learner.kept(), self.best.policies))
         arrays |= {f"evaluation.{name}": array for name, array in evaluated.items()}
         arrays |= {f"simulator.{i}": array for i, array in enumerate(simulators.arrays if simulators else [])}
         total = self.step + pending
@@ -372,7 +375,22 @@ class Loop:
                 raise
             raise CheckpointError(f"{checkpoint.path}: its record does not fit this run ({error!r})") from None
 
+    def _require_fit(self, checkpoint: Checkpoint) -> None:
+        """Refuses a checkpoint whose counters or transitions cannot be those of this run."""
+        e, record, path = self.experiment, checkpoint.record, checkpoint.path
+        names = ("step", "pending", "updates", "refreshed_at")
+        step, pending, updates, refreshed_at = counters = [field(record, name, int, path) for name in names]
+        possible = min(counters) >= 0 and step % e.chunk == 0 and pending in (0, e.chunk) and updates < 2**31
+        if not possible or refreshed_at > (step if self.learner.refresh_every else 0):
+            told = ", ".join(f"{name} {count}" for name, count in zip(names, counters, strict=True))
+            raise CheckpointError(f"{path}: its counters cannot be those of this run ({told})")
+        rows = (e.seeds, min(step + pending, self._keep), self.learner.replay.layout.width)
+        found = checkpoint.rows.shape
+        if (found[0], found[2]) != (rows[0], rows[2]) or not rows[1] <= found[1] <= step + pending:
+            raise CheckpointError(f"{path}: its transitions are {list(found)}, but {list(rows)} are needed")
+
     def _restore(self, checkpoint: Checkpoint) -> str:
+        self._require_fit(checkpoint)
         e, record = self.experiment, checkpoint.record
         beside = checkpoint.beside
         evaluated = {k.split(".", 1)[1]: array for k, array in beside.items() if k.startswith("evaluation.")}
@@ -382,7 +400,8 @@ class Loop:
         self.best = Best(np.asarray(record["best"]["returns"]), record["best"]["steps"], policies)
         self.step = self._learned_to = record["step"]
         pending, rows = record["pending"], checkpoint.rows
-        self.learner.restore(state, rows[:, : rows.shape[1] - pending], self.step, record["updates"])
+        stored = rows[:, : rows.shape[1] - pending]
+        self.learner.restore(state, stored, self.step, record["updates"], record["refreshed_at"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
         self._unsaved, self._unsaved_rows = deque([checkpoint.tail]), checkpoint.tail.shape[1]
         self._evaluated_at = record["evaluated_at"]

@@ -19,10 +19,8 @@ Line = dict[str, Any]
 class MetricsLog:
     """One JSON object per line, with `step`, `seed`, `seconds` first; one TensorBoard run per seed."""
 
-    def __init__(
-        self, folder: Path, seeds: list[int], say: Callable[[str], None], keep: int = 0, step: int | None = None
-    ):
-        """`keep` lines of a resumed run stay: what was written after the checkpoint will be written again."""
+    def __init__(self, folder: Path, seeds: list[int], say: Callable[[str], None], keep: int = 0, step: int = 0):
+        """`keep` lines of a run that is at `step` stay: what was written after that will be written again."""
         self._path, self._say = folder / "metrics.jsonl", say
         require_inside(self._path, folder)
         kept = self._path.read_bytes().splitlines(keepends=True)[:keep] if keep and self._path.is_file() else []

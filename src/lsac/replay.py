@@ -53,10 +53,10 @@ class Replay(eqx.Module):
     stride: int = eqx.field(static=True, default=1)
 
 
-def make(spec: EnvSpec, capacity: int) -> Replay:
+def make(spec: EnvSpec, capacity: int, stride: int = 1) -> Replay:
     layout = Layout(spec.obs_dim, spec.action_dim)
     zero = jnp.zeros((), jnp.int32)
-    return Replay(jnp.zeros((capacity, layout.width), jnp.float32), zero, zero, layout)
+    return Replay(jnp.zeros((capacity, layout.width), jnp.float32), zero, zero, layout, stride)
 
 
 def nbytes(spec: EnvSpec, capacity: int, seeds: int) -> int:

@@ -5,7 +5,7 @@ import numpy as np
 
 from lsac.types import Key
 
-INIT, ACT, LEARN, EVALUATE, REFRESH = range(5)
+INIT, ACT, LEARN, EVALUATE, REFRESH, GENERATE = range(6)
 """The independent streams of a seed."""
 
 

@@ -2,9 +2,12 @@
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from typing import TypeVar
 
 import gymnasium as gym
 import jax
@@ -15,14 +18,15 @@ from lsac import replay as rb
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
 from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
-from lsac.errors import InputError
+from lsac.errors import InputError, Stopped
 from lsac.experiment import Experiment, find_algorithm
 from lsac.folder import RunFolder
 from lsac.learner import Learner
-from lsac.loops import Inspect, Loop, Watch
+from lsac.loops import Inspect, Loop, Stop, Watch
 from lsac.types import Agent, EnvSpec
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 def cache_compilations() -> None:
@@ -52,11 +56,17 @@ def _copy(env: gym.Env) -> gym.Env:
     return adapter.build(env.spec)
 
 
+def annealed(experiment: Experiment, before: int = 0) -> Experiment:
+    """With the updates over which step sizes fall, where that is the whole run; `before` are steps of earlier runs."""
+    e = experiment
+    if not e.on_policy or e.agent.anneal_updates is not None:
+        return e
+    updates = math.ceil((before + e.steps) / e.chunk)
+    return dataclasses.replace(e, agent=dataclasses.replace(e.agent, anneal_updates=updates))
+
+
 def make_agent(algorithm: str, experiment: Experiment, spec: EnvSpec) -> Agent:
-    config = experiment.agent
-    if experiment.on_policy and config.anneal_updates is None:
-        config = dataclasses.replace(config, anneal_updates=math.ceil(experiment.steps / experiment.chunk))
-    return find_algorithm(algorithm).make(config, spec)
+    return find_algorithm(algorithm).make(annealed(experiment).agent, spec)
 
 
 def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
@@ -126,6 +136,31 @@ def inspector(source: Source) -> Inspect | None:
     return lambda sample: fidelity.inspect(env, np.asarray(sample.real), np.asarray(sample.generated))
 
 
+def _compiled(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
+    e = experiment
+    learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk, e.num_envs)
+    learner.compile(refresh=0 < agent.refresh_every <= e.steps)
+    return learner
+
+
+def heeding(stop: Stop, work: Callable[[], T]) -> T:
+    """Does something long in another thread: signals reach the main one, and only between two of its own steps."""
+    outcome: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    while not outcome.done():
+        if stop.requested:
+            raise Stopped("stopped before the first step")
+        wait([outcome], timeout=0.1)
+    return outcome.result()
+
+
 class Training:
     """A run with everything that must be closed after it."""
 
@@ -139,6 +174,7 @@ class Training:
         watch: Watch = lambda progress: None,
         say: Say = lambda text: None,
         evaluation_source: Source | None = None,
+        stop: Stop | None = None,
     ):
         e = experiment
         cache_compilations()
@@ -146,8 +182,6 @@ class Training:
         say(f"{require_memory(algorithm, e, spec)}, on {jax.devices()[0]}")
         workers = choose_workers(source, e, say)
         with ExitStack() as stack:
-            if folder is not None:
-                stack.callback(folder.release)
             self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list, workers=workers)
             stack.callback(self.crew.close)
             self.evaluators = None
@@ -164,8 +198,7 @@ class Training:
                 stack.callback(self.evaluators.close)
             say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
             started = time.monotonic()
-            learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk, e.num_envs)
-            learner.compile(refresh=0 < agent.refresh_every <= e.steps)
+            learner = heeding(stop or Stop(), lambda: _compiled(agent, spec, e))
             seconds = time.monotonic() - started
             say(f"compiled in {seconds:.1f} s")
             inspect = inspector(source) if agent.refresh else None

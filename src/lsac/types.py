@@ -35,7 +35,7 @@ class Transition(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Transitions to compare, [N, width] rows as in the replay: some that happened and some that were generated."""
+    """Transitions to compare, rows as in the replay: some that happened and some that were generated."""
 
     real: Array
     generated: Array
@@ -49,15 +49,20 @@ class Agent(NamedTuple):
     policy: Callable[[Any], Any]
     """state → the small part of it that acting needs"""
     act: Callable[[Any, Array, Key, bool], Array]
-    """policy, obs, key, explore → action in [−1, 1]"""
+    """policy, obs, key, explore → action in [−1, 1]; exploring, an on-policy agent may leave it: simulators clip"""
     update: Callable[[Any, Any, Key], tuple[Any, Metrics]]
     """state, replay (read only), key → state, metrics"""
     critics: Callable[[Any], Any] | None = None
     """state → the part of it that values are read from"""
     value: Callable[[Any, Array, Array], Metrics] | None = None
     """critics, obs, action → `q`, and whatever else the critics can say of this one pair"""
-    refresh: Callable[[Any, Any, Key], tuple[Any, Metrics, Sample]] | None = None
-    """like `update`, but rare and long: LSAC fits its generator here, and shows some of what it makes"""
+    refresh: Callable[[Any, Any, Key], tuple[Any, Metrics, Array]] | None = None
+    """like `update`, but rare and long: LSAC fits its generator here; also some rows [N, width] of the replay, to
+    compare what is generated with. Leaves a compact state"""
+    generate: Callable[[Any, Key], tuple[Any, Array]] | None = None
+    """compact state, key → state, and some of the rows [N, width] it has generated: what follows every refresh"""
+    compact: Callable[[Any], Any] = lambda state: state
+    """state → what a checkpoint keeps of it: all but what `generate` makes again from it and the same key"""
     refresh_every: int = 0
     """environment steps between two calls of `refresh`"""
     gradient_steps: int = 1

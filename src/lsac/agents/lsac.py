@@ -10,6 +10,7 @@ follow the text and the published code more closely than the defaults.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -23,7 +24,7 @@ from lsac.agents.sac import act, alpha_loss
 from lsac.chains import Chains, lower, refined
 from lsac.networks import GaussianActor, GaussianCritic, polyak, sample_actions, select
 from lsac.optimisers import adam
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Sample, Transition
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
 SHOWN = 256
 """Generated transitions of each refresh that are shown for inspection."""
@@ -121,8 +122,10 @@ class State(NamedTuple):
     actor_opt: optax.OptState
     alpha_opt: optax.OptState
     updates: Array
-    synthetic: Array  # [M, width], the buffer D'
+    generated: Array | None  # [M, width], the buffer D' as it was drawn; not in checkpoints
+    moved: Array  # [M, A], how far refinements have moved the actions of D'
     filled: Array  # whether D' holds data yet
+    gamma: Array  # the discount of generated transitions that do not end
     generator: synthesis.State | None
 
 
@@ -154,23 +157,30 @@ def synthetic_index(config: Config, count: int, key: Key) -> Array:
     return rows + share * ((jnp.arange(config.chains) + shift) % config.chains)[:, None]
 
 
+def synthetic_rows(layout: rb.Layout, state: State, index: Array) -> Transition:
+    """Transitions of D', their actions where refinements have moved them."""
+    assert state.generated is not None
+    drawn = layout.unpack(state.generated[index])
+    return drawn._replace(action=jnp.clip(drawn.action + state.moved[index], -1.0, 1.0))
+
+
 def batches(config: Config, state: State, replay: rb.Replay, key: Key) -> tuple[Transition, Array]:
-    """One batch per chain, [C, B], half of it generated and refined; and D' with the refined actions in it."""
-    layout, real, synthetic = replay.layout, real_rows(config), state.synthetic
+    """One batch per chain, [C, B], half of it generated and refined; and how far the actions of D' are moved then."""
+    layout, real, moved = replay.layout, real_rows(config), state.moved
     real_key, synthetic_key = jax.random.split(key)
     rows = replay.rows[jax.random.randint(real_key, (config.chains, config.batch_size), 0, replay.size)]
     if not config.synthetic:
-        return layout.unpack(rows), synthetic
-    index = synthetic_index(config, synthetic.shape[0], synthetic_key)
-    drawn = synthetic[index]
+        return layout.unpack(rows), moved
+    index = synthetic_index(config, moved.shape[0], synthetic_key)
+    batch = synthetic_rows(layout, state, index)
     if config.action_gradient:
-        batch = layout.unpack(drawn)
         action = jax.vmap(lambda c, b: refined(c, b, config.action_lr))(state.chains.critics, batch)
-        drawn = layout.pack(batch._replace(action=action))
-    if config.action_gradient and not config.released.no_write_back:
-        synthetic = synthetic.at[index.reshape(-1)].set(drawn.reshape(-1, layout.width))
-    mixed = jnp.concatenate([rows[:, :real], jnp.where(state.filled, drawn, rows[:, real:])], axis=1)
-    return layout.unpack(mixed), synthetic
+        if not config.released.no_write_back:
+            change = moved[index] + (action - batch.action)
+            moved = moved.at[index.reshape(-1)].set(change.reshape(-1, layout.action_dim))
+        batch = batch._replace(action=action)
+    drawn = jnp.where(state.filled, layout.pack(batch), rows[:, real:])
+    return layout.unpack(jnp.concatenate([rows[:, :real], drawn], axis=1)), moved
 
 
 def followed(config: Config, critics: GaussianCritic, batch: Transition, key: Key) -> tuple[GaussianCritic, Array]:
@@ -188,17 +198,28 @@ def followed(config: Config, critics: GaussianCritic, batch: Transition, key: Ke
     return jax.tree.map(lambda x: x[chain][None], critics), obs
 
 
-def refill(config: Config, state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics, Sample]:
-    """Fits the generator to the replay and refills D'."""
-    fit_key, draw_key, sample_key = jax.random.split(key, 3)
+def compact(state: State) -> State:
+    """Without D', which takes most of the memory and follows from the generator."""
+    return state._replace(generated=None)
+
+
+def fit(config: Config, state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics, Array]:
+    """Fits the generator to the replay; D' and all that was done to it is gone."""
+    fit_key, sample_key = jax.random.split(key)
     assert state.generator is not None
     generator, metrics = synthesis.fit(config.generator, state.generator, replay, fit_key)
     gamma = jnp.max(replay.layout.unpack(replay.rows).discount)
-    count = config.synthetic_capacity
-    rows = synthesis.generate(config.generator, replay.layout, generator, count, draw_key, gamma)
-    shown = jax.random.randint(sample_key, (min(SHOWN, count),), 0, replay.size)
-    sample = Sample(real=replay.rows[shown], generated=rows[: len(shown)])
-    return state._replace(generator=generator, synthetic=rows, filled=jnp.ones((), bool)), metrics, sample
+    shown = jax.random.randint(sample_key, (min(SHOWN, config.synthetic_capacity),), 0, replay.size)
+    moved = jnp.zeros_like(state.moved)
+    after = compact(state)._replace(generator=generator, moved=moved, gamma=gamma, filled=jnp.ones((), bool))
+    return after, metrics, replay.rows[shown]
+
+
+def generate(config: Config, layout: rb.Layout, state: State, key: Key) -> tuple[State, Array]:
+    """Fills D'."""
+    assert state.generator is not None
+    rows = synthesis.generate(config.generator, layout, state.generator, config.synthetic_capacity, key, state.gamma)
+    return state._replace(generated=rows), rows[:SHOWN]
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
@@ -218,15 +239,17 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             actor_opt=actor_adam.init(actor),
             alpha_opt=alpha_adam.init(log_alpha),
             updates=jnp.zeros((), jnp.int32),
-            synthetic=jnp.zeros((rows, layout.width)),
+            generated=jnp.zeros((rows, layout.width)),
+            moved=jnp.zeros((rows, spec.action_dim)),
             filled=jnp.zeros((), bool),
+            gamma=jnp.zeros(()),
             generator=synthesis.init(config.generator, layout, generator_key) if config.synthetic else None,
         )
 
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         batch_key, critic_key, chain_key, action_key, swap_key = jax.random.split(key, 5)
         alpha, slow_actor = jnp.exp(state.log_alpha), state.target_actor
-        batch, synthetic = batches(config, state, replay, batch_key)
+        batch, moved = batches(config, state, replay, batch_key)
         chains, metrics = ch.move(config, state.chains, slow_actor, batch, real_rows(config), alpha, critic_key)
         if config.exchange_every:
             chains = ch.exchange(config, chains, slow_actor, batch, alpha, state.updates, swap_key)
@@ -240,7 +263,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         a_grad = jax.grad(alpha_loss)(state.log_alpha, log_prob, target_entropy)
         updates, alpha_opt = alpha_adam.update(a_grad, state.alpha_opt)
 
-        before = state._replace(chains=chains, synthetic=synthetic, updates=state.updates + 1)
+        before = state._replace(chains=chains, moved=moved, updates=state.updates + 1)
         after = before._replace(
             actor=actor,
             target_actor=polyak(slow_actor, actor, config.tau),
@@ -260,13 +283,19 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         }
         return after, metrics
 
-    return Agent(
+    agent = Agent(
         init=init,
         policy=lambda state: state.actor,
         act=act,
         update=update,
         critics=lambda state: state.chains.critics,
         value=ch.value,
-        refresh=(lambda *inputs: refill(config, *inputs)) if config.synthetic else None,
-        refresh_every=config.refresh_every if config.synthetic else 0,
+    )
+    if not config.synthetic:
+        return agent
+    return agent._replace(
+        refresh=partial(fit, config),
+        generate=partial(generate, config, rb.Layout(*spec)),
+        compact=compact,
+        refresh_every=config.refresh_every,
     )

@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
 
 def load_run(path: Path) -> Run:
-    folder, algorithm, experiment = RunFolder.open(path)
+    folder, algorithm, experiment = RunFolder.open(path, to_run=False)
     metrics = folder.path / "metrics.jsonl"
     if not metrics.is_file():
         raise InputError(f"{path}: has no metrics yet")

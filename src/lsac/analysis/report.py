@@ -20,7 +20,7 @@ COLOURS = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3
 PANELS: dict[str, tuple[str, ...]] = {
     "Q (line), Monte-Carlo return (dashes)": ("eval/q", "eval/mc_return"),
     "bias of Q": ("eval/q_bias",),
-    "spread of Q over chains": ("eval/q_spread",),
+    "spread of Q over chains or critics": ("eval/q_spread",),
     "std of the return": ("eval/return_std",),
     "α": ("train/ent_coef",),
     "entropy": ("train/entropy",),

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from lsac.envs.lanes import Episode, LanePlan
-from lsac.envs.worker import Station, failure, receive, send
+from lsac.envs.worker import ERRORS, Station, failure, receive, send
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 
 LANE_SIZE = 4
@@ -154,9 +154,8 @@ def _shared_memory() -> str | None:
 def _complain(header: dict[str, Any]) -> None:
     if "error" not in header:
         return
-    kinds = {"fault": EnvironmentFault, "input": InputError}
-    if header["error"] in kinds:
-        raise kinds[header["error"]](header["message"])
+    if header["error"] in ERRORS:
+        raise ERRORS[header["error"]](header["message"])
     raise RuntimeError(f"a simulator's worker failed:\n{header['traceback']}")
 
 
@@ -295,7 +294,11 @@ class _Thread:
         mine = lanes[first:last]
         self._watch = _Watch(progress[first:last], mine, timeout)
         orders = brief | {"lanes": [lane._asdict() for lane in mine]}
-        self._cpu = jax.devices("cpu")[0]
+        try:
+            self._cpu = jax.devices("cpu")[0]
+        except RuntimeError:
+            platforms = os.environ.get("JAX_PLATFORMS")
+            raise InputError(f"JAX_PLATFORMS={platforms}: must include cpu, on which policies act") from None
         with jax.default_device(self._cpu):
             self._station = Station(orders, source.make, policies, progress[first:last])
         self._answer: tuple[dict[str, Any], list[np.ndarray]] = ({}, [])

@@ -16,7 +16,7 @@ import numpy as np
 from lsac import streams
 from lsac.envs import states
 from lsac.envs.gymnasium import Simulator
-from lsac.errors import EnvironmentFault
+from lsac.errors import CheckpointError, EnvironmentFault
 from lsac.replay import Layout
 from lsac.types import Agent, Key
 
@@ -155,6 +155,9 @@ class Lane:
 
     def restore(self, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> None:
         """Goes on where `capture` was called."""
+        expected = (self._obs.shape, (2, len(self.simulators)))
+        if (arrays[0].shape, arrays[1].shape) != expected:
+            raise CheckpointError(f"captured observations and counts are {arrays[0].shape} and {arrays[1].shape}")
         self._obs[:] = arrays[0]
         self._returns[:], self._lengths[:] = arrays[1]
         for simulator, text, array in zip(self.simulators, told, arrays[2:], strict=True):

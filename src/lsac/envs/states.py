@@ -5,9 +5,11 @@ Gymnasium's MuJoCo and classic-control tasks are known. Any other environment ca
     get_state() -> dict of NumPy arrays and JSON values      set_state(that dict) -> None
 
 which cover everything that a later `step` or `reset` depends on, its random generator apart. What cannot be
-captured (an unknown environment or wrapper) is None here, and such a run resumes with new episodes.
+captured (an unknown environment or wrapper, a value that is not JSON) is None here, and such a run resumes with new
+episodes.
 """
 
+import json
 from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
@@ -15,11 +17,15 @@ import mujoco
 import numpy as np
 import safetensors
 import safetensors.numpy
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from lsac.errors import CheckpointError
 
-WRAPPERS: dict[type, str] = {TimeLimit: "_elapsed_steps", OrderEnforcing: "_has_reset"}
+WRAPPERS: dict[type, str] = {
+    TimeLimit: "_elapsed_steps",
+    OrderEnforcing: "_has_reset",
+    PassiveEnvChecker: "checked_step",  # it warns, and changes nothing
+}
 """Wrappers that can be captured, and the attribute that is their state."""
 KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs.probes")
 """Modules whose environments keep their state in numbers, arrays, their random generator and MuJoCo's structures."""
@@ -56,6 +62,10 @@ def take(env: gym.Env) -> SimulatorState | None:
     for name, value in values.items():
         if isinstance(value, np.ndarray | np.generic):
             arrays[f"{'array' if isinstance(value, np.ndarray) else 'number'}.{name}"] = np.array(value, order="C")
+    try:
+        json.dumps(told)
+    except (TypeError, ValueError):  # the user's own get_state: better new episodes after a resume than no checkpoint
+        return None
     packed = safetensors.numpy.save({name: np.atleast_1d(value) for name, value in arrays.items()})
     told["flat"] = [name for name, value in arrays.items() if value.ndim == 0]
     return SimulatorState(told, np.frombuffer(packed, np.uint8))

@@ -7,11 +7,13 @@ import contextlib
 import faulthandler
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -22,7 +24,7 @@ from lsac import snapshot, streams
 from lsac.agents import AGENTS
 from lsac.envs.gymnasium import Simulator, build
 from lsac.envs.lanes import Lane, LanePlan, make_actors
-from lsac.errors import EnvironmentFault, InputError
+from lsac.errors import CheckpointError, EnvironmentFault, InputError, LsacError
 from lsac.experiment import read_options
 
 
@@ -87,9 +89,13 @@ class Station:
             lane.close()
 
 
+ERRORS: dict[str, type[LsacError]] = {"fault": EnvironmentFault, "checkpoint": CheckpointError, "input": InputError}
+"""Those that mean the same on both sides of the connection."""
+
+
 def failure(error: BaseException) -> dict[str, Any]:
     """An exception as an answer."""
-    kind = "fault" if isinstance(error, EnvironmentFault) else "input" if isinstance(error, InputError) else "bug"
+    kind = next((name for name, cls in ERRORS.items() if isinstance(error, cls)), "bug")
     return {"error": kind, "message": str(error), "traceback": "".join(traceback.format_exception(error))}
 
 
@@ -110,7 +116,7 @@ def main() -> None:
     for name in (signal.SIGINT, signal.SIGTERM):  # a whole group may be told to stop: the parent decides when
         signal.signal(name, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # lets the parent show where a hanging simulator is stuck
-    connection = Connection(int(sys.argv[1]))
+    connection, parent = Connection(int(sys.argv[1])), os.getppid()
     brief, _ = receive(connection)
     jax.config.update("jax_compilation_cache_dir", brief["cache"])
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # acting is too short to hand to another thread
@@ -133,6 +139,8 @@ def main() -> None:
                 send(connection, failure(error), [])
                 break
             send(connection, header, arrays)
+    if os.getppid() != parent:  # killed, and nobody else is left to remove what we shared
+        shutil.rmtree(Path(brief["policies"]["file"]).parent, ignore_errors=True)
     os._exit(0)  # a simulator's own threads or atexit hooks must not keep a worker alive
 
 
