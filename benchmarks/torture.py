@@ -17,19 +17,24 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-SMALL = (
-    *("--hidden", "16", "--batch-size", "16", "--seeds", "2", "--steps", "1200", "--chunk", "8", "--workers", "1"),
-    *("--learning-starts", "64", "--eval-every", "200", "--eval-episodes", "1", "--log-every", "100"),
-    *("--checkpoint-every", "200", "--replay-capacity", "512"),
+from lsac.agents import AGENTS
+
+ALL = (
+    *("--hidden", "16", "--seeds", "2", "--steps", "1200", "--workers", "1", "--eval-every", "200"),
+    *("--eval-episodes", "1", "--log-every", "100", "--checkpoint-every", "200"),
 )
+SMALL = (*ALL, "--batch-size", "16", "--chunk", "8", "--learning-starts", "64", "--replay-capacity", "512")
+ON_POLICY = (*ALL, "--chunk", "64", "--num-envs", "2", "--epochs", "2", "--minibatches", "2")
 EXTRA = {
+    "dipo": ("--denoising-steps", "5", "--action-steps", "3", "--pair-capacity", "512"),
+    "redq": ("--critics", "3", "--critic-updates", "2"),
     "lsac": (
         *("--chains", "2", "--synthetic-capacity", "256", "--refresh-every", "300", "--generator.width", "16"),
         *("--generator.dim-t", "8", "--generator.blocks", "1", "--generator.train-steps", "20"),
         *("--generator.batch-size", "32", "--generator.sampler-steps", "4", "--generator.sample-batch", "256"),
     ),
 }
-ALGORITHMS = ("sac", "lsac")
+ALGORITHMS = tuple(AGENTS)
 TESTS = Path(__file__).absolute().parents[1] / "tests"
 TASKS = ("Ant-v5", "Hopper-v5", "Pendulum-v1")
 
@@ -45,9 +50,13 @@ class Figure(NamedTuple):
         return self.good == self.tried
 
 
+def on_policy(algorithm: str) -> bool:
+    return getattr(AGENTS[algorithm].Config, "on_policy", False)
+
+
 def train(algorithm: str, env: str, out: Path) -> list[str]:
-    command = [sys.executable, "-m", "lsac", "train", algorithm, "--env", env, *SMALL, *EXTRA.get(algorithm, ())]
-    return [*command, "--out", str(out)]
+    options = (*(ON_POLICY if on_policy(algorithm) else SMALL), *EXTRA.get(algorithm, ()))
+    return [sys.executable, "-m", "lsac", "train", algorithm, "--env", env, *options, "--out", str(out)]
 
 
 def run(command: list[str], kill_after: float | None = None, with_signal: int = signal.SIGKILL) -> tuple[int, str]:
@@ -89,10 +98,8 @@ def survive(
         if code not in (-signal.SIGKILL, 75, -signal.SIGTERM):
             return done, f"exit code {code}: {output[-500:]}"
         done += 1
-        if (folder / "checkpoints").is_dir() and any((folder / "checkpoints").glob("*.safetensors")):
+        if (folder / "config.json").is_file():
             command = [sys.executable, "-m", "lsac", "resume", str(folder)]
-        elif folder.exists():  # killed before the first checkpoint: there is nothing to continue
-            subprocess.run(["rm", "-rf", str(folder)], check=True)
     code, output = run(command)
     return done, "" if code == 0 else f"exit code {code}: {output[-500:]}"
 
@@ -143,7 +150,7 @@ def faults(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
             folder = root / f"{algorithm}-{kind.__name__}"
             words = train(algorithm, f"faulty/{kind.__name__}-v0", folder)[3:]
             words += ["--num-envs", "2", "--checkpoint-every", "8", "--eval-every", "0", "--env-timeout", "3"]
-            words += ["--seeds", "1", "--learning-starts", "8"]
+            words += ["--seeds", "1", *(["--chunk", "8"] if on_policy(algorithm) else ["--learning-starts", "8"])]
             code = f"import faulty_envs, sys; from lsac.cli import main; sys.argv = ['lsac', *{words!r}]; main()"
             done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
             text = done.stdout + done.stderr

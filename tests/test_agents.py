@@ -21,7 +21,7 @@ from lsac.types import EnvSpec
 SPEC = EnvSpec(obs_dim=3, action_dim=2)
 LAYOUT = rb.Layout(*SPEC)
 GAMMA = 0.9
-CAPACITY, CHUNK, UPDATES = 64, 16, 3
+CAPACITY, CHUNK, UPDATES, SIMULATORS = 64, 16, 3, 4
 SEEDS = [11, 12]
 
 
@@ -35,12 +35,12 @@ def transitions(seed, count=CHUNK, discount=GAMMA):
     return rows
 
 
-def ring(rows):
-    """A replay that holds these rows, and NaN where nothing has been written."""
-    everything = np.full((CAPACITY, LAYOUT.width), np.nan, np.float32)
+def ring(rows, on_policy=False):
+    """A replay that holds these rows, and NaN where nothing has been written; on-policy agents see full ones only."""
+    everything = np.full((len(rows) if on_policy else CAPACITY, LAYOUT.width), np.nan, np.float32)
     everything[: len(rows)] = rows
     count = jnp.int32(len(rows))
-    return rb.Replay(jnp.asarray(everything), count, count % CAPACITY, LAYOUT)
+    return rb.Replay(jnp.asarray(everything), count, count % len(everything), LAYOUT, SIMULATORS)
 
 
 def numpy_leaves(tree):
@@ -55,26 +55,22 @@ def same(one, other):
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compiler():
-    """These programs run a few times only, so what counts is how fast they compile."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module", params=AGENTS)
 def case(request):
     """One algorithm, compiled once, with a state that has already learned a little."""
+    on_policy = small.on_policy(request.param)
     agent = AGENTS[request.param].make(small.config(request.param), SPEC)
     update, init = jax.jit(agent.update), jax.jit(agent.init)
-    replay = ring(transitions(0, 2 * CHUNK))
+    replay = ring(transitions(0, 2 * CHUNK), on_policy)
     state = init(jax.random.key(0))
     for i in range(UPDATES):
         state, _ = update(state, replay, jax.random.key(i))
     act = jax.jit(jax.vmap(agent.act, in_axes=(None, 0, 0, None)), static_argnums=3)
     return SimpleNamespace(
-        name=request.param, agent=agent, init=init, update=update, act=act, replay=replay, state=state
+        **{"name": request.param, "on_policy": on_policy, "agent": agent, "init": init, "update": update, "act": act},
+        **{"replay": replay, "state": state},
+        capacity=CHUNK if on_policy else CAPACITY,
+        updates=1 if on_policy else UPDATES,  # of a chunk
     )
 
 
@@ -140,9 +136,13 @@ def test_exploring_action_uses_the_key(case):
 
 @pytest.mark.parametrize("explore", [True, False])
 def test_actions_stay_within_plus_minus_one_however_large_the_observation(case, explore):
+    """Where densities of stored actions are needed, exploring actions stay as they were drawn; simulators clip them."""
     action = acted(case, explore, seed=2, scale=1e4)
     assert action.dtype == np.float32
-    assert np.abs(action).max() <= 1.0
+    if explore and case.on_policy:
+        assert np.isfinite(action).all()
+    else:
+        assert np.abs(action).max() <= 1.0
     assert np.abs(action).max() > 0.1
 
 
@@ -180,17 +180,21 @@ def test_nothing_beyond_a_termination_counts(case):
         rows = transitions(3, 2 * CHUNK, discount)
         garbage = rows.copy()
         garbage[:, LAYOUT.fields()["next_obs"]] = 1e3 * np.random.default_rng(4).normal(size=(2 * CHUNK, SPEC.obs_dim))
-        futures[discount] = [case.update(case.state, ring(r), jax.random.key(7))[0] for r in (rows, garbage)]
+        replays = [ring(r, case.on_policy) for r in (rows, garbage)]
+        futures[discount] = [case.update(case.state, replay, jax.random.key(7))[0] for replay in replays]
     assert same(*futures[0.0])
     assert not same(*futures[GAMMA])
 
 
 def test_no_random_key_is_used_twice(case):
     def whole(key):
-        init_key, update_key, act_key, refresh_key = jax.random.split(key, 4)
+        init_key, update_key, act_key, refresh_key, generate_key = jax.random.split(key, 5)
         state, metrics = case.agent.update(case.agent.init(init_key), case.replay, update_key)
         action = case.agent.act(case.agent.policy(state), jnp.zeros(SPEC.obs_dim), act_key, True)
-        return metrics, action, case.agent.refresh and case.agent.refresh(state, case.replay, refresh_key)
+        if case.agent.refresh is None:
+            return metrics, action
+        state, *shown = case.agent.refresh(state, case.replay, refresh_key)
+        return metrics, action, shown, case.agent.generate(state, generate_key)
 
     def reusing(key):
         return jax.random.normal(key) + jax.random.uniform(key)
@@ -207,7 +211,7 @@ def test_no_random_key_is_used_twice(case):
 @pytest.fixture(scope="module")
 def trained(case):
     """A learner of two seeds after one chunk that was only stored and three that were learned from."""
-    learner = Learner(case.agent, SPEC, SEEDS, CAPACITY, CHUNK, UPDATES)
+    learner = Learner(case.agent, SPEC, SEEDS, case.capacity, CHUNK, case.updates, SIMULATORS)
     chunks = [np.stack([transitions(100 * c + seed) for seed in SEEDS]) for c in range(4)]
     learner.store(chunks[0])
     metrics = [jax.device_get(learner.learn(chunk)) for chunk in chunks[1:]]
@@ -219,11 +223,11 @@ def alone(case, trained):
     """The same training as a plain loop: one seed, one chunk, one update at a time."""
     states, metrics = [], []
     for row, seed in enumerate(SEEDS):
-        state, replay, means, count = case.init(streams.root(seed, streams.INIT)), rb.make(SPEC, CAPACITY), [], 0
-        replay = rb.add(replay, trained.chunks[0][row])
+        state, means, count = case.init(streams.root(seed, streams.INIT)), [], 0
+        replay = rb.add(rb.make(SPEC, case.capacity, SIMULATORS), trained.chunks[0][row])
         for chunk in trained.chunks[1:]:
             replay, lines = rb.add(replay, chunk[row]), []
-            for _ in range(UPDATES):
+            for _ in range(case.updates):
                 key = jax.random.fold_in(streams.root(seed, streams.LEARN), count)
                 state, line = case.update(state, replay, key)
                 lines.append(jax.device_get(line))
@@ -250,14 +254,15 @@ def test_metrics_of_a_chunk_are_the_means_over_its_updates_for_every_seed(traine
             np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_learner_traces_once_and_counts_its_updates(trained):
+def test_learner_traces_once_and_counts_its_updates(case, trained):
     assert trained.learner.traces == 1
-    assert trained.learner.updates == 3 * UPDATES
+    assert trained.learner.updates == 3 * case.updates
 
 
-def test_learning_leaves_the_replay_as_it_was_given(trained):
-    np.testing.assert_array_equal(trained.learner.replay.rows, np.concatenate(trained.chunks, axis=1))
-    assert int(trained.learner.replay.size) == CAPACITY
+def test_learning_leaves_the_replay_as_it_was_given(case, trained):
+    newest = np.concatenate(trained.chunks, axis=1)[:, -case.capacity :]
+    np.testing.assert_array_equal(trained.learner.replay.rows, newest)
+    assert int(trained.learner.replay.size) == case.capacity
 
 
 def test_learner_hands_out_the_policies_of_its_newest_state(case, trained):
@@ -291,6 +296,13 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
     assert all(row.tobytes() in kept for row in sample.real[0])
     assert same(*after)
     assert not same(after[0], before)
+
+    learner.set_state(after[0])
+    kept = jax.tree.map(np.array, learner.kept())
+    assert jax.tree.structure(kept) == jax.tree.structure(learner.like)
+    resumed = Learner(case.agent, SPEC, SEEDS, CAPACITY, CHUNK, UPDATES)
+    resumed.restore(kept, np.asarray(learner.replay.rows), CAPACITY, learner.updates, CAPACITY)
+    assert same(resumed.state, after[0]), "what a checkpoint leaves out is made again, to the bit"
     seeds = [jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), after[0]) for row in range(len(SEEDS))]
     assert not same(*seeds)
     state, line = case.update(seeds[0], case.replay, jax.random.key(0))
@@ -304,7 +316,7 @@ def test_checkpoint_restores_every_bit_and_the_future(case, trained, tmp_path):
     state, path = trained.learner.state, tmp_path / "state.safetensors"
     checkpoint.write(path, checkpoint.named(state), {"note": 1})
     arrays, record = checkpoint.read(path)
-    restored = checkpoint.unnamed(arrays, trained.learner.like, path)
+    restored = checkpoint.unnamed(arrays, jax.eval_shape(lambda: state), path)
     assert record["note"] == 1
     assert same(restored, state)
     first = [jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), tree) for tree in (state, restored)]
@@ -334,6 +346,7 @@ def test_preset_is_valid_survives_its_file_and_makes_a_working_agent(algorithm, 
     assert from_json(json.loads(json.dumps(to_json(algorithm, experiment))), "config.json") == (algorithm, experiment)
     agent = AGENTS[algorithm].make(experiment.agent, SPEC)
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    after, metrics = jax.eval_shape(agent.update, state, rb.make(SPEC, CAPACITY), jax.random.key(0))
+    replay = rb.make(SPEC, experiment.chunk if experiment.on_policy else CAPACITY, experiment.num_envs)
+    after, metrics = jax.eval_shape(agent.update, state, replay, jax.random.key(0))
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert all(value.shape == () for value in metrics.values())

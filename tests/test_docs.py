@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from commands import lsac
@@ -20,10 +19,11 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 SMALL = {
-    "train": {
-        **{"--hidden": "16", "--batch-size": "32", "--replay-capacity": "64"},
-        **{"--learning-starts": "16", "--eval-episodes": "1", "--workers": "1"},
-    },
+    "train": {"--hidden": "16", "--eval-episodes": "1", "--workers": "1"},
+    "train off-policy": {"--batch-size": "32", "--replay-capacity": "64", "--learning-starts": "16"},
+    "train on-policy": {"--chunk": "64", "--minibatches": "2"},
+    "train redq": {"--critic-updates": "2"},
+    "train dipo": {"--denoising-steps": "5", "--pair-capacity": "2048"},
     "train lsac": {
         **{"--seeds": "1", "--chains": "2", "--synthetic-capacity": "256", "--refresh-every": "96"},
         **{"--generator.width": "16", "--generator.dim-t": "16", "--generator.blocks": "1"},
@@ -45,7 +45,11 @@ def shorter(command: list[str]) -> list[str]:
     a tenth of a second or one update of a small agent.
     """
     name, args = command[0], list(command[1:])
-    options = SMALL.get(name, {}) | SMALL.get(" ".join(command[:2]), {})
+    options = SMALL.get(name, {})
+    if name == "train":
+        config = AGENTS[args[0]].Config if args[:1] and args[0] in AGENTS else None
+        options = options | SMALL[f"train {'on' if getattr(config, 'on_policy', False) else 'off'}-policy"]
+    options = options | SMALL.get(" ".join(command[:2]), {})
     if name == "train" and "--steps" not in args:
         args += ["--steps", str(LONG)]
     if "--steps" in args:
@@ -82,14 +86,6 @@ def examples(*command: str) -> list[list[str]]:
     found = re.search(r"^Examples?:\n((?:  .*\n)+)", result.out, re.MULTILINE)
     assert found, f"lsac {' '.join(command)} --help has no examples"
     return commands_of(found[1])
-
-
-@pytest.fixture(autouse=True)
-def _quick_compilation():
-    """The documentation uses sizes that no other test has, so the compiler is told not to try hard."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 done: set[tuple[str, ...]] = set()

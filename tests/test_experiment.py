@@ -9,7 +9,7 @@ import traceback
 
 import pytest
 
-from lsac.agents import AGENTS, lsac, sac
+from lsac.agents import AGENTS, dipo, lsac, redq, sac, trpo
 from lsac.errors import InputError
 from lsac.experiment import Experiment, check, find_algorithm, from_json, to_json, versions
 from lsac.folder import RunFolder
@@ -98,6 +98,60 @@ def test_every_chain_needs_a_share_of_the_generated_rows():
         check(Experiment(NO_ROOM, "Pendulum-v1"))
 
 
+ONE_ROW = lsac.Config(batch_size=1)
+FEW_PAIRS = dipo.Config(pair_capacity=100)
+
+
+def test_a_batch_that_is_half_generated_has_two_rows():
+    check(Experiment(lsac.Config(batch_size=1, synthetic=False), "Pendulum-v1"))
+    with pytest.raises(InputError, match=r"^--batch-size 1: must be at least 2, because half of it is generated$"):
+        check(Experiment(ONE_ROW, "Pendulum-v1"))
+
+
+def test_every_transition_needs_its_improved_action():
+    check(Experiment(FEW_PAIRS, "Pendulum-v1", steps=96))
+    with pytest.raises(InputError, match=r"^--pair-capacity 100: must be at least the replay's 128 transitions$"):
+        check(Experiment(FEW_PAIRS, "Pendulum-v1", steps=128))
+
+
+ON_POLICY = [
+    ({"utd": 2.0}, "--utd 2.0: must be 1, this agent learns on-policy"),
+    ({"learning_starts": 64}, "--learning-starts 64: must be 0, this agent learns on-policy"),
+    ({"epochs": 0}, "--epochs 0: must be at least 1"),
+    ({"minibatches": 0}, "--minibatches 0: must be at least 1"),
+    ({"minibatches": 5}, "--minibatches 5: must divide --chunk 64"),
+    ({"cg_steps": 0}, "--cg-steps 0: must be at least 1"),
+    ({"backtracks": 0}, "--backtracks 0: must be at least 1"),
+    ({"backtrack": 1.5}, "--backtrack 1.5: must be greater than 0 and at most 1"),
+    ({"anneal_updates": -1}, "--anneal-updates -1: must not be negative"),
+    ({"obs_clip": -1.0}, "--obs-clip -1.0: must not be negative"),
+    ({"damping": -0.1}, "--damping -0.1: must not be negative"),
+    ({"max_kl": 0.0}, "--max-kl 0.0: must be greater than 0"),
+    ({"lam": 1.1}, "--lam 1.1: must lie between 0 and 1"),
+]
+
+
+def on_policy_experiment(**options):
+    inner = {field.name for field in dataclasses.fields(trpo.Config)}
+    agent = trpo.Config(**{name: value for name, value in options.items() if name in inner})
+    rest = {name: value for name, value in options.items() if name not in inner}
+    return Experiment(agent, "Pendulum-v1", **{"chunk": 64, "learning_starts": 0} | rest)
+
+
+@pytest.mark.parametrize(("options", "sentence"), ON_POLICY, ids=[sentence.split(":")[0] for _, sentence in ON_POLICY])
+def test_what_cannot_work_on_policy_is_refused_in_one_sentence(options, sentence):
+    with pytest.raises(InputError) as refused:
+        check(on_policy_experiment(**options))
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"anneal_updates": 0, "obs_clip": 0.0, "lam": 1.0, "minibatches": 64}], ids=str
+)
+def test_what_works_on_policy_is_accepted(options):
+    assert check(on_policy_experiment(**options)) is None
+
+
 @pytest.mark.parametrize("options", AT_THE_EDGE, ids=str)
 def test_values_at_the_edge_are_accepted(options):
     assert check(experiment(**options)) is None
@@ -109,6 +163,9 @@ def test_every_refusal_of_check_has_an_example():
     written = {first + node.lineno - 1 for node in body if isinstance(node, ast.Raise)}
     seen = set()
     refused = [experiment(**options) for options, _ in REFUSED] + [Experiment(NO_ROOM, "Pendulum-v1")]
+    refused += [Experiment(redq.Config(critics=2, subset=3), "Pendulum-v1")]
+    refused += [Experiment(agent, "Pendulum-v1") for agent in (ONE_ROW, FEW_PAIRS)]
+    refused += [on_policy_experiment(**options) for options, _ in ON_POLICY]
     for wrong in refused:
         try:
             check(wrong)
@@ -135,6 +192,11 @@ def test_an_unknown_algorithm_is_answered_with_the_known_ones():
 )
 def test_capacity_is_what_the_run_can_use_in_whole_chunks(options, capacity):
     assert experiment(chunk=32, **options).capacity == capacity
+
+
+def test_an_on_policy_agent_holds_one_chunk_and_learns_from_it_once():
+    given = on_policy_experiment(steps=1000, replay_capacity=512)
+    assert (given.capacity, given.updates_per_chunk) == (64, 1)
 
 
 def test_updates_of_a_chunk_and_the_list_of_seeds():

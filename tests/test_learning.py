@@ -7,7 +7,7 @@ from lsac.loops import Stop
 from lsac.presets import preset
 from lsac.training import Training, describe, source_of
 
-pytestmark = pytest.mark.learning
+pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("optimised")]
 
 
 @pytest.mark.timeout(1800)

@@ -2,6 +2,7 @@
 
 import types
 from dataclasses import dataclass
+from typing import ClassVar
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -24,6 +25,15 @@ CHUNK, CHUNKS, UPDATES = 8, 7, 4
 class Config:
     scale: float = 0.001
     """action per update"""
+
+
+@dataclass(frozen=True)
+class OnPolicyConfig:
+    on_policy: ClassVar[bool] = True
+    scale: float = 0.001
+    """action per update"""
+    anneal_updates: int | None = None
+    """updates of the run"""
 
 
 def make(config, spec):
@@ -65,6 +75,44 @@ def test_a_chunk_is_collected_with_the_policy_of_the_chunk_before_the_last(monke
     expected = np.array([0, 0, 1, 2, 3, 4, 5]) * UPDATES
     np.testing.assert_array_equal(counts, np.broadcast_to(expected[:, None], counts.shape))
     np.testing.assert_array_equal(learner.state, [[CHUNKS * UPDATES]] * 2)
+
+
+def test_an_on_policy_chunk_is_collected_with_the_policy_of_the_chunk_before_and_learned_from_alone(monkeypatch):
+    """Every update remembers how many updates were behind the actions that it saw."""
+    made = []
+
+    def make_on_policy(config, spec):
+        made.append(config.anneal_updates)
+
+        def update(state, replay, key):
+            actions = replay.layout.unpack(replay.rows).action / config.scale
+            told = {"least": jnp.min(actions), "most": jnp.max(actions), "rows": jnp.float32(replay.rows.shape[0])}
+            return state + 1.0, told | {"stride": jnp.float32(replay.stride)}
+
+        return make(config, spec)._replace(update=update)
+
+    monkeypatch.setitem(AGENTS, "reading", types.SimpleNamespace(Config=OnPolicyConfig, make=make_on_policy))
+    experiment = Experiment(
+        *(OnPolicyConfig(), "lsac/TimeLimited-v0"),
+        **{"steps": CHUNK * CHUNKS, "seeds": 2, "num_envs": 2, "chunk": CHUNK, "log_every": CHUNK},
+        **{"learning_starts": 0, "eval_every": 0},
+    )
+    source, lines = Source(None, lambda: gym.make(experiment.env)), []
+    watch = lambda progress: lines.extend(progress.lines)  # noqa: E731
+    training = Training("reading", experiment, source, describe(source.make()), None, watch)
+    try:
+        assert training.loop.run(Stop())
+    finally:
+        training.close()
+    for seed in (0, 1):
+        seen = [
+            {k: round(x[f"train/{k}"], 3) for k in ("least", "most", "rows", "stride")}
+            for x in lines
+            if x["seed"] == seed
+        ]
+        assert seen == [{"least": i, "most": i, "rows": CHUNK, "stride": 2} for i in range(CHUNKS)]
+    assert CHUNKS in made, "the agent that learns is told how many updates the run has"
+    assert training.loop.learner.updates == CHUNKS
 
 
 @pytest.mark.parametrize("learning_starts", [2 * CHUNK, 2 * CHUNK - 1])

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from lsac.version import __version__
 
 if TYPE_CHECKING:
-    from lsac.model import LSAC, SAC
+    from lsac.model import DIPO, DSACT, LSAC, PPO, QSM, REDQ, SAC, TD3, TRPO
 
-__all__ = ["LSAC", "SAC", "__version__"]
+__all__ = ["DIPO", "DSACT", "LSAC", "PPO", "QSM", "REDQ", "SAC", "TD3", "TRPO", "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,9 +1,11 @@
 """How long an update takes, and how long its matrix products alone would."""
 
+import csv
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import resources
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +21,7 @@ from lsac.training import cache_compilations, describe, make_agent, source_of
 from lsac.types import Array, EnvSpec
 
 ROWS = 100_000
-"""Transitions in the replay that updates are timed on."""
+"""Transitions in the replay that updates are timed on; an on-policy agent sees its chunk."""
 
 
 class Timing(NamedTuple):
@@ -34,6 +36,26 @@ class Timing(NamedTuple):
     """of one seed, slow copies left out"""
     bytes: int
     """of one seed's agent, its own buffers included"""
+
+
+class Efficiency(NamedTuple):
+    update: float
+    """milliseconds of one update of all seeds"""
+    critics: float
+    """milliseconds of an update that leaves out all that the critics do not need"""
+    steps: int
+    """steps of the critics' optimiser in one update"""
+    parameters: int
+    bytes: int
+
+
+class Published(NamedTuple):
+    """What the LSAC paper's two efficiency tables say, of one Quadro RTX 8000. At a second per update a million of
+    them would take twelve days, so its milliseconds are in doubt."""
+
+    update: int
+    critics: int
+    millions: float
 
 
 class Product(NamedTuple):
@@ -91,19 +113,8 @@ def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds
 
 def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Timing:
     """Times `repeats` updates and their products in turn, `rounds` times; medians, and the median of the ratios."""
-    agent = make_agent(algorithm, experiment, spec)
-    keys = jax.random.split(jax.random.key(0), seeds)
-    state = jax.jit(jax.vmap(agent.init))(keys)
-    layout = rb.Layout(*spec)
-    rows = jnp.tanh(jax.random.normal(jax.random.key(1), (seeds, ROWS, layout.width)))
-    replay = rb.Replay(rows, jnp.asarray(ROWS, jnp.int32), jnp.zeros((), jnp.int32), layout)
-    axes: Any = rb.Replay(0, None, None, layout)  # type: ignore[arg-type]
-    update = jax.vmap(agent.update, in_axes=(0, axes, 0))
-
-    def updates(state: Any, key: Array) -> tuple[Any, Any]:
-        step = lambda state, key: update(state, replay, jax.random.split(key, seeds))  # noqa: E731
-        return jax.lax.scan(step, state, jax.random.split(key, repeats))
-
+    agent, state, replay, keys, update = _subject(algorithm, experiment, spec, seeds)
+    updates = _repeated(update, replay, seeds, repeats)
     products = list(products_of(jax.make_jaxpr(update)(state, replay, keys).jaxpr))
     operands = [
         tuple(jax.random.normal(jax.random.key(i), x.shape, x.dtype) for x in (p.left, p.right))
@@ -128,6 +139,78 @@ def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rou
         noise = 1e3 * statistics.median(_timed(lambda: draw(keys[0]))[1] for _ in range(rounds))
     learnt = (agent.policy(state), critics)
     return Timing(whole, part, ratio, noise, _count(learnt) // seeds, _nbytes(state) // seeds)
+
+
+def published(task: str) -> dict[str, Published]:
+    """By algorithm, for a task of the paper."""
+    text = resources.files("lsac").joinpath("published_efficiency.csv").read_text()
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["task"] == task]
+    return {
+        row["algorithm"]: Published(int(row["update_ms"]), int(row["critics_ms"]), float(row["parameters_millions"]))
+        for row in rows
+    }
+
+
+def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
+    """Prints what every algorithm costs, beside the figures of the LSAC paper, each line as soon as it is known."""
+    spec, paper = describe(source_of(env)), published(env.split("-")[0])
+    cache_compilations()
+    print(
+        f"{env}: {seeds} seed{'s' if seeds > 1 else ''} on {jax.devices()[0].device_kind}; medians of {rounds} rounds "
+        f"of {repeats} updates; the last three columns are the paper's\n"
+        f"{'':6s} {'update':>11s} {'critics':>11s} {'steps':>6s} {'per step':>10s} {'parameters':>11s} {'agent':>9s} "
+        f"{'update':>8s} {'critics':>8s} {'parameters':>10s}"
+    )
+    for name in AGENTS:
+        e = measure(name, find_preset(name, preset, env), spec, seeds, rounds, repeats)
+        print(
+            f"{name:6s} {e.update:8.2f} ms {e.critics:8.2f} ms {e.steps:6d} {e.critics / e.steps:7.3f} ms "
+            f"{e.parameters:11,} {memory.size(e.bytes):>9s}",
+            end="",
+        )
+        p = paper.get(name)
+        print(f" {p.update:5d} ms {p.critics:5d} ms {p.millions:8.3f} M" if p else "", flush=True)
+
+
+def measure(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Efficiency:
+    """Times `repeats` updates and what their critics need of them, in turn, `rounds` times; medians."""
+    agent, state, replay, _, update = _subject(algorithm, experiment, spec, seeds)
+    critics_of = jax.vmap(agent.critics)
+
+    def critics_only(state: Any, key: Array) -> Any:
+        step = lambda key: critics_of(update(state, replay, jax.random.split(key, seeds))[0])  # noqa: E731
+        return jax.lax.map(step, jax.random.split(key, repeats))
+
+    whole, part = jax.jit(_repeated(update, replay, seeds, repeats), donate_argnums=0), jax.jit(critics_only)
+    times: list[tuple[float, float]] = []
+    for number in range(rounds + 1):  # the first one compiles and is not counted
+        key = jax.random.key(number)
+        critics = _timed(partial(part, state, key))[1]
+        (state, _), seconds = _timed(partial(whole, state, key))
+        times.append((1e3 * seconds / repeats, 1e3 * critics / repeats))
+    update_ms, critics_ms = (statistics.median(column) for column in zip(*times[1:], strict=True))
+    learnt = _count((agent.policy(state), agent.critics(state))) // seeds
+    return Efficiency(update_ms, critics_ms, agent.gradient_steps, learnt, _nbytes(state) // seeds)
+
+
+def _subject(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int) -> tuple[Any, ...]:
+    """An agent, its state, a replay, keys and its update, all for some seeds."""
+    agent = make_agent(algorithm, experiment, spec)
+    keys = jax.random.split(jax.random.key(0), seeds)
+    layout, count = rb.Layout(*spec), experiment.chunk if experiment.on_policy else ROWS
+    rows = jnp.tanh(jax.random.normal(jax.random.key(1), (seeds, count, layout.width)))
+    filled, stride = jnp.asarray(count, jnp.int32), experiment.num_envs
+    replay = rb.Replay(rows, filled, jnp.zeros((), jnp.int32), layout, stride)
+    axes: Any = rb.Replay(0, None, None, layout, stride)  # type: ignore[arg-type]
+    return agent, jax.jit(jax.vmap(agent.init))(keys), replay, keys, jax.vmap(agent.update, in_axes=(0, axes, 0))
+
+
+def _repeated(update: Any, replay: rb.Replay, seeds: int, repeats: int) -> Callable[[Any, Array], Any]:
+    def updates(state: Any, key: Array) -> tuple[Any, Any]:
+        step = lambda state, key: update(state, replay, jax.random.split(key, seeds))  # noqa: E731
+        return jax.lax.scan(step, state, jax.random.split(key, repeats))
+
+    return updates
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

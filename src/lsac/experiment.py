@@ -22,6 +22,22 @@ from lsac.version import __version__
 FORMAT = 1
 """Of config.json and of checkpoints; raised whenever an older program could misread a newer file."""
 
+AT_LEAST_ONE = (
+    *("batch_size", "critics", "chains", "critics_per_chain"),
+    *("subset", "critic_updates", "denoising_steps", "actor_decay", "delay", "target_every"),
+    *("epochs", "minibatches", "cg_steps", "backtracks"),
+)
+"""Options of agents that count something."""
+
+POSITIVE = ("alpha_init", "max_kl", "clip_ratio", "score_scale")
+"""Options of agents, besides their step sizes, that must be greater than 0."""
+
+NOT_NEGATIVE = (
+    *("anneal_updates", "grad_norm", "obs_clip", "damping", "action_steps", "action_clip"),
+    *("exploration_noise", "target_noise", "noise_clip"),
+)
+"""Options of agents that 0 turns off."""
+
 C = TypeVar("C")
 
 
@@ -109,13 +125,27 @@ def check(experiment: Experiment) -> None:
     updates = e.chunk * e.utd
     if not 1 <= round(min(updates, 2.0**31)) < 2**31 or abs(updates - round(updates)) > 1e-9:
         raise InputError(f"--utd {e.utd}: times --chunk {e.chunk} must be a whole number of updates, at least 1")
-    for name in ("batch_size", "critics", "chains", "critics_per_chain"):
+    for name in AT_LEAST_ONE:
         if getattr(e.agent, name, 1) < 1:
             raise InputError(f"{_flag(name)} {getattr(e.agent, name)}: must be at least 1")
+    for name in NOT_NEGATIVE:
+        if (getattr(e.agent, name, 0) or 0) < 0:
+            raise InputError(f"{_flag(name)} {getattr(e.agent, name)}: must not be negative")
+    minibatches = getattr(e.agent, "minibatches", 1)
+    if e.chunk % minibatches:
+        raise InputError(f"--minibatches {minibatches}: must divide --chunk {e.chunk}")
+    subset = getattr(e.agent, "subset", 1)
+    if subset > getattr(e.agent, "critics", subset):
+        raise InputError(f"--subset {subset}: must be at most --critics {e.agent.critics}")
     chains = getattr(e.agent, "chains", 1)
     if getattr(e.agent, "synthetic_capacity", chains) < chains:
         raise InputError(f"--synthetic-capacity {e.agent.synthetic_capacity}: must be at least --chains {chains}")
     batch = getattr(e.agent, "batch_size", 1)
+    if batch < 2 and getattr(e.agent, "synthetic", False):
+        raise InputError(f"--batch-size {batch}: must be at least 2, because half of it is generated")
+    pairs = getattr(e.agent, "pair_capacity", e.capacity)
+    if pairs < e.capacity:
+        raise InputError(f"--pair-capacity {pairs}: must be at least the replay's {e.capacity} transitions")
     if batch > e.replay_capacity:
         raise InputError(f"--batch-size {batch}: is larger than --replay-capacity {e.replay_capacity}")
     hidden = getattr(e.agent, "hidden", (1,))
@@ -125,10 +155,12 @@ def check(experiment: Experiment) -> None:
         value = getattr(e.agent, field.name)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{_flag(field.name)} {value}: must be a finite number")
-        if (field.name.endswith("_lr") or field.name == "alpha_init") and not value > 0:
+        if (field.name.endswith("_lr") or field.name in POSITIVE) and not value > 0:
             raise InputError(f"{_flag(field.name)} {value}: must be greater than 0")
-        if field.name == "tau" and not 0 < value <= 1:
-            raise InputError(f"--tau {value}: must be greater than 0 and at most 1")
+        if field.name == "lam" and not 0 <= value <= 1:
+            raise InputError(f"--lam {value}: must lie between 0 and 1")
+        if field.name in ("tau", "backtrack") and not 0 < value <= 1:
+            raise InputError(f"{_flag(field.name)} {value}: must be greater than 0 and at most 1")
     from lsac.networks import ACTIVATIONS
 
     activation = getattr(e.agent, "activation", "relu")
@@ -160,8 +192,8 @@ def to_json(algorithm: str, experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def from_json(data: Any, where: str) -> tuple[str, Experiment]:
-    """Reads config.json back, refusing what this program did not write."""
+def from_json(data: Any, where: str, to_run: bool = True) -> tuple[str, Experiment]:
+    """Reads config.json back, refusing what this program did not write, and what it must not run."""
     if not isinstance(data, dict) or not isinstance(data.get("experiment"), dict):
         raise InputError(f"{where}: is not the configuration of a run")
     found, algorithm = data.get("format"), data.get("algorithm")
@@ -173,7 +205,8 @@ def from_json(data: Any, where: str) -> tuple[str, Experiment]:
     fields = dict(data["experiment"])
     agent = read_options(module.Config, fields.pop("agent", None), f"{where}, agent")
     experiment = read_options(Experiment, fields | {"agent": agent}, where)
-    _refuse_import(experiment.env, where)
+    if to_run:
+        _refuse_import(experiment.env, where)
     try:
         check(experiment)
     except (InputError, OverflowError) as error:

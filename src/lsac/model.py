@@ -26,7 +26,7 @@ from lsac.experiment import Experiment, check, from_json, shown, to_json
 from lsac.folder import RunFolder
 from lsac.loops import Progress, Stop
 from lsac.presets import preset as find_preset
-from lsac.training import Training, evaluation_source_of, make_agent, require_memory, source_of
+from lsac.training import Training, annealed, evaluation_source_of, make_agent, require_memory, source_of
 from lsac.types import Agent, Array, Key
 
 Callback = Callable[[Progress], bool | None]
@@ -66,10 +66,14 @@ class Model:
         """
         experiment = dataclasses.replace(self.experiment, steps=total_timesteps)
         check(experiment)
+        if self.num_timesteps:
+            experiment = annealed(experiment, self.num_timesteps)  # what was learned before is part of the way down
         require_memory(self.algorithm, experiment, self._simulator.spec)  # refused before a folder is made
         folder = RunFolder.create(Path(out), self.algorithm, experiment) if out is not None else None
         stop = Stop()
         with ExitStack() as stack:
+            if folder is not None:
+                stack.callback(folder.release)
             display = stack.enter_context(Display()) if progress_bar else None
 
             def watch(progress: Progress) -> None:
@@ -88,6 +92,7 @@ class Model:
                 watch,
                 display.say if display else lambda text: None,
                 evaluation_source=evaluation_source_of(self._env) if wanted and self._can_evaluate else None,
+                stop=stop,
             )
             stack.callback(training.close)
             if self._state is not None:
@@ -213,3 +218,45 @@ class SAC(Model):
     """Soft Actor-Critic; options in `lsac train sac --help`."""
 
     algorithm = "sac"
+
+
+class TD3(Model):
+    """Twin Delayed DDPG; options in `lsac train td3 --help`."""
+
+    algorithm = "td3"
+
+
+class DSACT(Model):
+    """Distributional Soft Actor-Critic with three refinements; options in `lsac train dsact --help`."""
+
+    algorithm = "dsact"
+
+
+class PPO(Model):
+    """Proximal Policy Optimization; options in `lsac train ppo --help`."""
+
+    algorithm = "ppo"
+
+
+class TRPO(Model):
+    """Trust Region Policy Optimization; options in `lsac train trpo --help`."""
+
+    algorithm = "trpo"
+
+
+class REDQ(Model):
+    """Randomised Ensembled Double Q-learning; options in `lsac train redq --help`."""
+
+    algorithm = "redq"
+
+
+class QSM(Model):
+    """Q-score matching; options in `lsac train qsm --help`."""
+
+    algorithm = "qsm"
+
+
+class DIPO(Model):
+    """Diffusion policy fitted to improved actions; options in `lsac train dipo --help`."""
+
+    algorithm = "dipo"

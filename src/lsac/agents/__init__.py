@@ -2,6 +2,16 @@
 
 from types import ModuleType
 
-from lsac.agents import lsac, sac
+from lsac.agents import dipo, dsact, lsac, ppo, qsm, redq, sac, td3, trpo
 
-AGENTS: dict[str, ModuleType] = {"lsac": lsac, "sac": sac}
+AGENTS: dict[str, ModuleType] = {
+    "lsac": lsac,
+    "sac": sac,
+    "redq": redq,
+    "qsm": qsm,
+    "td3": td3,
+    "dsact": dsact,
+    "ppo": ppo,
+    "trpo": trpo,
+    "dipo": dipo,
+}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lsac.errors import InputError
 from lsac.experiment import Experiment, find_algorithm
-from lsac.presets import lsac, sac
+from lsac.presets import dipo, dsact, lsac, ppo, qsm, redq, sac, td3, trpo
 
 Preset = Callable[[str], Experiment]
 
@@ -20,6 +20,23 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "quickstart": lsac.quickstart,
     },
     "sac": {"default": sac.default, "paper": sac.paper, "quickstart": sac.quickstart},
+    "redq": {
+        "default": redq.official,
+        "official": redq.official,
+        "paper": redq.paper,
+        "quickstart": redq.quickstart,
+    },
+    "qsm": {"default": qsm.official, "official": qsm.official, "paper": qsm.paper, "quickstart": qsm.quickstart},
+    "td3": {"default": td3.default, "official": td3.default, "paper": td3.paper, "quickstart": td3.quickstart},
+    "dsact": {
+        "default": dsact.default,
+        "official": dsact.official,
+        "paper": dsact.paper,
+        "quickstart": dsact.quickstart,
+    },
+    "ppo": {"default": ppo.default, "official": ppo.official, "paper": ppo.paper, "quickstart": ppo.quickstart},
+    "trpo": {"default": trpo.default, "official": trpo.official, "paper": trpo.paper, "quickstart": trpo.quickstart},
+    "dipo": {"default": dipo.default, "official": dipo.official, "paper": dipo.default, "quickstart": dipo.quickstart},
 }
 
 
