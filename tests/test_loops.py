@@ -15,8 +15,9 @@ from lsac.envs.crew import Source
 from lsac.envs.gymnasium import describe
 from lsac.experiment import Experiment
 from lsac.loops import Stop
+from lsac.replay import Layout
 from lsac.training import Training
-from lsac.types import Agent, Sample
+from lsac.types import Agent
 
 CHUNK, CHUNKS, UPDATES = 8, 7, 4
 
@@ -125,22 +126,25 @@ def test_actions_are_random_and_nothing_is_learned_before_learning_starts(monkey
     assert learner.updates == (CHUNKS - 2) * UPDATES
 
 
-def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh(monkeypatch):
-    """The agent shows its number of updates as what it generated; refreshes at 24 and 48, lines at every chunk."""
+@pytest.mark.parametrize(("log_every", "told_at"), [(CHUNK, (32, 56)), (24, (48, CHUNK * CHUNKS))])
+def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh(log_every, told_at, monkeypatch):
+    """The agent shows its number of updates as what it generated; refreshes at 24 and 48."""
 
     def make_generating(config, spec):
         def refresh(state, replay, key):
-            rows = jnp.zeros((3, replay.layout.width)) + state[0]
-            return state, {"fitted": state[0]}, Sample(rows, rows)
+            return state, {"fitted": state[0]}, jnp.zeros((3, replay.layout.width))
 
-        return make(config, spec)._replace(refresh=refresh, refresh_every=24)
+        def generate(state, key):
+            return state, jnp.zeros((3, Layout(*spec).width)) + state[0]
+
+        return make(config, spec)._replace(refresh=refresh, generate=generate, refresh_every=24)
 
     monkeypatch.setitem(AGENTS, "generating", types.SimpleNamespace(Config=Config, make=make_generating))
     inspect = lambda sample: {"dynamics_error": sample.generated[:, 0, 0]}  # noqa: E731
     monkeypatch.setattr(training_module, "inspector", lambda source: inspect)
     experiment = Experiment(
         *(Config(), "lsac/TimeLimited-v0"),
-        **{"steps": CHUNK * CHUNKS, "seeds": 2, "chunk": CHUNK, "log_every": CHUNK, "learning_starts": 0},
+        **{"steps": CHUNK * CHUNKS, "seeds": 2, "chunk": CHUNK, "log_every": log_every, "learning_starts": 0},
         eval_every=0,
     )
     source, lines = Source(None, lambda: gym.make(experiment.env)), []
@@ -154,4 +158,4 @@ def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh
         name: [(x["step"], x[f"train/{name}"]) for x in lines if f"train/{name}" in x and x["seed"] == 0]
         for name in ("fitted", "dynamics_error")
     }
-    assert told == {"fitted": [(24, 24.0), (48, 48.0)], "dynamics_error": [(32, 24.0), (56, 48.0)]}
+    assert told == {"fitted": [(24, 24.0), (48, 48.0)], "dynamics_error": list(zip(told_at, (24.0, 48.0), strict=True))}

@@ -239,14 +239,6 @@ def moved(config, state, replay, key=KEY):
     return after, metrics, change
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compiler():
-    """These programs run a few times only, so what counts is how fast they compile."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
 def start():
     return ppo.make(CONFIG, SPEC).init(KEY)

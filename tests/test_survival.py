@@ -30,13 +30,13 @@ import torture
 SAC = ("train", "sac", "--env", "Pendulum-v1", *torture.SMALL)
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "lsac", "ppo"])  # plain, with a generator, on-policy
+@pytest.mark.parametrize("algorithm", ["sac", "lsac"])
 def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, tmp_path):
     """kill -9 at random moments: the same bytes in every file, the same numbers in every line."""
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     assert torture.run(torture.train(algorithm, "Ant-v5", alone))[0] == 0
     rng = random.Random(algorithm)
-    count, problem = torture.survive(algorithm, "Ant-v5", killed, rng, 4, 8.0, signal.SIGKILL)
+    count, problem = torture.survive(algorithm, "Ant-v5", killed, rng, 5, 8.0, signal.SIGKILL)
     assert problem == ""
     assert count > 0
     assert torture.fingerprint(killed) == torture.fingerprint(alone)

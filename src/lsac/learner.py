@@ -154,7 +154,7 @@ class Learner:
         """The part of the states that a checkpoint keeps."""
         return self._compact(self.state)
 
-    def restore(self, kept: Any, rows: np.ndarray, total: int, updates: int, refreshed_at: int) -> None:
+    def restore(self, kept: Any, rows: np.ndarray, total: int, updates: int, refreshed_at: int = 0) -> None:
         """Puts back what a checkpoint kept and the newest of the `total` transitions that were ever stored."""
         capacity = self.replay.rows.shape[1]
         ring = np.zeros(self.replay.rows.shape, np.float32)
