@@ -299,7 +299,7 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
 
     learner.set_state(after[0])
     kept = jax.tree.map(np.array, learner.kept())
-    assert jax.tree.structure(kept) == jax.tree.structure(learner.like)
+    assert jax.tree.structure(kept) == jax.tree.structure(learner.like(CAPACITY))
     resumed = Learner(case.agent, SPEC, SEEDS, CAPACITY, CHUNK, UPDATES)
     resumed.restore(kept, np.asarray(learner.replay.rows), CAPACITY, learner.updates, CAPACITY)
     assert same(resumed.state, after[0]), "what a checkpoint leaves out is made again, to the bit"
@@ -335,7 +335,8 @@ def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
 
 @pytest.mark.parametrize("algorithm", AGENTS)
 def test_algorithm_has_a_default_preset(algorithm):
-    assert "default" in PRESETS[algorithm]
+    assert {"default", "paper", "quickstart"} <= set(PRESETS[algorithm])
+    assert ("official" in PRESETS[algorithm]) != ("released" in PRESETS[algorithm]), "the authors' own settings"
 
 
 @pytest.mark.parametrize(("algorithm", "name"), [(a, name) for a in AGENTS for name in PRESETS.get(a, {})])

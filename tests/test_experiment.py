@@ -11,7 +11,7 @@ import pytest
 
 from lsac.agents import AGENTS, dipo, lsac, redq, sac, trpo
 from lsac.errors import InputError
-from lsac.experiment import Experiment, check, find_algorithm, from_json, to_json, versions
+from lsac.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions
 from lsac.folder import RunFolder
 from lsac.presets import PRESETS, preset
 
@@ -179,6 +179,14 @@ def test_an_unknown_algorithm_is_answered_with_the_known_ones():
         find_algorithm("sca")
 
 
+def test_a_longer_run_is_annealed_by_its_new_end():
+    at_the_end = on_policy_experiment(steps=640, anneal_updates=10)
+    assert longer(at_the_end, 1_280).agent.anneal_updates == 20
+    assert longer(on_policy_experiment(steps=640, anneal_updates=0), 1_280).agent.anneal_updates == 0
+    assert longer(on_policy_experiment(steps=640), 1_280).agent.anneal_updates is None
+    assert longer(experiment(steps=640), 1_280) == experiment(steps=1_280)
+
+
 # derived numbers
 
 
@@ -333,7 +341,7 @@ def test_the_presets_of_sac_differ_where_they_say():
 
 
 def test_an_unknown_preset_is_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"^--preset fast: sac has default, paper, quickstart$"):
+    with pytest.raises(InputError, match=r"^--preset fast: sac has default, official, paper, quickstart$"):
         preset("sac", "fast", "Pendulum-v1")
 
 

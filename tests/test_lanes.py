@@ -137,9 +137,10 @@ ACTORS = make_actors(CONSTANT, 1)
 POLICY = jnp.array([0.25])
 
 
-def lane_of(envs, seed=0, numbers=None, stride=None):
+def lane_of(envs, seed=0, numbers=None, stride=None, time_limits_terminate=False):
     plan = LanePlan(seed, 0, numbers or list(range(len(envs))), stride or len(envs))
-    lane = Lane(plan, [Simulator(env) for env in envs], ACTORS, GAMMA, np.zeros(2, np.int64))
+    simulators = [Simulator(env) for env in envs]
+    lane = Lane(plan, simulators, ACTORS, GAMMA, np.zeros(2, np.int64), time_limits_terminate)
     lane.reset(0)
     return lane
 
@@ -149,6 +150,11 @@ def collect(lane, count=8, step=0, random=False):
     rows, episodes = lane.collect(POLICY, step, count, random)
     assert rows.dtype == np.float32
     return lane.layout.unpack(rows), episodes
+
+
+def test_a_time_limit_is_an_end_on_request():
+    t, _ = collect(lane_of([Counter(length=3, ends=(False, True))], time_limits_terminate=True), count=5)
+    np.testing.assert_allclose(t.discount[:, 0], [GAMMA, GAMMA, 0.0, GAMMA, GAMMA])
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,18 @@ def test_a_run_that_was_never_saved_starts_again(tmp_path):
     assert json.loads((folder / "config.json").read_text())["resumes"] == [{"step": 0, "kind": "start"}]
 
 
+def test_a_run_whose_checkpoints_were_taken_away_is_not_begun_again(tmp_path):
+    experiment = preset("sac", "default", "Pendulum-v1")
+    RunFolder.create(tmp_path / "run", "sac", experiment).release()
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    text = "".join(f'{{"step": {step}, "seed": 0, "seconds": 1.0}}\n' for step in (40_000, 60_000)) + '{"step'
+    metrics.write_text(text)
+    result = lsac("resume", tmp_path / "run")
+    assert result.code == 2
+    assert "holds no checkpoint, but the run got to step 60,000; to begin it again, remove" in result.sentence
+    assert metrics.read_text() == text
+
+
 def test_a_stop_does_not_wait_for_the_compiler():
     stop, never = Stop(), threading.Event()
     threading.Timer(0.2, stop.request).start()

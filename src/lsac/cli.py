@@ -189,7 +189,7 @@ Examples:
 
 
 def resume(args: list[str]) -> int:
-    from lsac.experiment import check
+    from lsac.experiment import check, longer
     from lsac.folder import RunFolder
     from lsac.training import describe, require_memory, source_of
 
@@ -201,11 +201,15 @@ def resume(args: list[str]) -> int:
         if given.steps is not None:
             if given.steps < step:
                 raise InputError(f"--steps {given.steps}: the run is at step {step} already")
-            experiment = dataclasses.replace(experiment, steps=given.steps)
+            experiment = longer(experiment, given.steps)
         if step >= experiment.steps:
             folder.checkpoints.tidy()
+            if not (given.run / "curve.png").exists():
+                _conclude(folder)
             print(f"{given.run}: finished at step {step:,}; nothing to do (--steps N makes it longer)")
             return 0
+        if folder.checkpoints.newest() is None:
+            folder.require_unsaved(experiment)
         check(experiment)
         source = source_of(experiment.env)
         spec = describe(source)

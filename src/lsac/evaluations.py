@@ -70,7 +70,10 @@ class Evaluations:
         wanted = [(x.shape, x.dtype) for x in (self._crew.policies, *like)]
         if [(x.shape, x.dtype) for x in (arrays["policies"], *leaves)] != wanted:
             raise ValueError("what was under evaluation has other shapes")
-        self._order(int(record["step"]), arrays["policies"], jax.tree.unflatten(tree, leaves))
+        step = record["step"]
+        if type(step) is not int or step < 0:
+            raise ValueError(f"the evaluation is of step {step!r}")
+        self._order(step, arrays["policies"], jax.tree.unflatten(tree, leaves))
 
 
 def improved(best: Best, done: Running, result: Result) -> Best | None:

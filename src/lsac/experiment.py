@@ -57,9 +57,12 @@ class Experiment(Generic[C]):
     utd: float = 1.0
     """updates per environment step; 0.05 is one update every 20 steps"""
     chunk: int = 32
-    """environment steps of a seed between two exchanges of data and policy; the policy lags by one to two chunks"""
+    """environment steps of a seed between two exchanges of data and policy; the policy lags by one to two chunks, and
+    not at all if the agent is on-policy"""
     gamma: float = 0.99
     """discount per step"""
+    time_limits_terminate: bool = False
+    """count an episode that a time limit cut as one that ended, as some published code does"""
     learning_starts: int = 5_000
     """steps with uniformly random actions before the first update"""
     replay_capacity: int = 1_000_000
@@ -143,9 +146,10 @@ def check(experiment: Experiment) -> None:
     batch = getattr(e.agent, "batch_size", 1)
     if batch < 2 and getattr(e.agent, "synthetic", False):
         raise InputError(f"--batch-size {batch}: must be at least 2, because half of it is generated")
-    pairs = getattr(e.agent, "pair_capacity", e.capacity)
-    if pairs < e.capacity:
-        raise InputError(f"--pair-capacity {pairs}: must be at least the replay's {e.capacity} transitions")
+    needed = min(e.replay_capacity, e.steps)
+    pairs = getattr(e.agent, "pair_capacity", needed)
+    if pairs < needed:
+        raise InputError(f"--pair-capacity {pairs}: must be at least the replay's {needed} transitions")
     if batch > e.replay_capacity:
         raise InputError(f"--batch-size {batch}: is larger than --replay-capacity {e.replay_capacity}")
     hidden = getattr(e.agent, "hidden", (1,))
@@ -166,6 +170,16 @@ def check(experiment: Experiment) -> None:
     activation = getattr(e.agent, "activation", "relu")
     if activation not in ACTIVATIONS:
         raise InputError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
+
+
+def longer(experiment: Experiment, steps: int) -> Experiment:
+    """The experiment with another number of steps; one that was to be annealed by the old end is so by the new."""
+    e = dataclasses.replace(experiment, steps=steps)
+    updates = getattr(e.agent, "anneal_updates", None)
+    if e.on_policy and updates:
+        more = math.ceil(steps / e.chunk) - math.ceil(experiment.steps / e.chunk)
+        e = dataclasses.replace(e, agent=dataclasses.replace(e.agent, anneal_updates=max(1, updates + more)))
+    return e
 
 
 def _flag(name: str) -> str:
@@ -205,8 +219,7 @@ def from_json(data: Any, where: str, to_run: bool = True) -> tuple[str, Experime
     fields = dict(data["experiment"])
     agent = read_options(module.Config, fields.pop("agent", None), f"{where}, agent")
     experiment = read_options(Experiment, fields | {"agent": agent}, where)
-    if to_run:
-        _refuse_import(experiment.env, where)
+    _refuse_import(experiment.env, where, to_run)
     try:
         check(experiment)
     except (InputError, OverflowError) as error:
@@ -214,12 +227,12 @@ def from_json(data: Any, where: str, to_run: bool = True) -> tuple[str, Experime
     return algorithm, experiment
 
 
-def _refuse_import(env: str, where: str) -> None:
+def _refuse_import(env: str, where: str, to_run: bool) -> None:
     """Gymnasium imports the module of `module:Env`. Who types that wants it; a file has no say in what is imported."""
     if not re.fullmatch(r"[\w:./-]{1,200}", env):
         raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
     module, colon, _ = env.partition(":")
-    if colon and module not in sys.modules:
+    if to_run and colon and module not in sys.modules:
         raise InputError(f"{where}, env: {env} names a module, which no file can have imported: give --module {module}")
 
 

@@ -1,5 +1,6 @@
 """A run is a folder: config.json, metrics.jsonl, tensorboard/ and checkpoints/. Nothing else is needed."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lsac.checkpoint import Checkpoints, read_json, write_bytes
-from lsac.errors import InputError
+from lsac.errors import CheckpointError, InputError
 from lsac.experiment import Experiment, from_json, to_json
 
 
@@ -39,12 +40,12 @@ class RunFolder:
             if folder.config.exists():
                 raise InputError(f"--out {path}: already holds a run; continue it with 'lsac resume {path}'")
             folder.write_config(algorithm, experiment)
-        except InputError:
-            folder.release()
-            raise
         except OSError as error:
             folder.release()
             raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
+        except BaseException:
+            folder.release()
+            raise
         return folder
 
     @classmethod
@@ -68,6 +69,18 @@ class RunFolder:
         told = [*told, resumed._asdict()] if resumed else told
         config = to_json(algorithm, experiment) | ({"resumes": told} if told else {})
         write_bytes(self.config, json.dumps(config, indent=2).encode() + b"\n")
+
+    def require_unsaved(self, experiment: Experiment) -> None:
+        """Refuses to begin a run again that got further than its first checkpoint: somebody took that away."""
+        metrics, step = self.path / "metrics.jsonl", 0
+        for line in metrics.read_bytes().splitlines() if metrics.is_file() else []:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                step = max(step, int(json.loads(line)["step"]))
+        if experiment.checkpoint_every and step > experiment.checkpoint_every + experiment.chunk:
+            raise CheckpointError(
+                f"{self.checkpoints.root}: holds no checkpoint, but the run got to step {step:,}; "
+                f"to begin it again, remove {metrics}"
+            )
 
     def lock(self) -> None:
         """Keeps every other process from training here, until `release` or the end of this process, however it ends."""

@@ -72,8 +72,7 @@ class Learner:
         self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
         self._compact = agent.compact
-        self.like = agent.compact(jax.eval_shape(jax.vmap(agent.init), init_keys))
-        """of what a checkpoint keeps"""
+        self._whole = jax.eval_shape(jax.vmap(agent.init), init_keys)
         self.state = jax.jit(jax.vmap(agent.init))(init_keys)
         self.replay = self._empty(layout, len(seeds), capacity, stride)
         self.policies: Array = self._snapshot(self.state)
@@ -151,8 +150,12 @@ class Learner:
         return jax.vmap(lambda key: jax.random.fold_in(key, step))(self._rare_keys[purpose])
 
     def kept(self) -> Any:
-        """The part of the states that a checkpoint keeps."""
-        return self._compact(self.state)
+        """The part of the states that a checkpoint keeps: all of it, before anything was generated."""
+        return self._compact(self.state) if self.refreshed_at else self.state
+
+    def like(self, refreshed_at: int) -> Any:
+        """Shapes of what a checkpoint keeps after a refresh at that step, or before the first one (0)."""
+        return self._compact(self._whole) if refreshed_at else self._whole
 
     def restore(self, kept: Any, rows: np.ndarray, total: int, updates: int, refreshed_at: int = 0) -> None:
         """Puts back what a checkpoint kept and the newest of the `total` transitions that were ever stored."""
@@ -168,9 +171,6 @@ class Learner:
             self.state = state
             self._generated_at(refreshed_at)
             state = self.state
-        elif self._refresh is not None:  # what there is before the first refresh
-            blank = lambda part, whole: whole if part is None else part  # noqa: E731
-            state = jax.tree.map(blank, state, self.state, is_leaf=lambda part: part is None)
         self.set_state(state)
         self.updates = updates
 

@@ -147,7 +147,7 @@ class Loop:
             self._finish_inspection()
             numbers, sample = self.learner.refresh(self.step)
             self._rare |= numbers
-            self._refuse_bad_refresh(sample)
+            self._refuse_bad_refresh(numbers, sample)
             if self._inspect is not None:
                 self._inspection = self.step, self._inspectors.submit(self._inspect, sample)
         self._pending = None
@@ -207,8 +207,8 @@ class Loop:
             f"step {step:,}; the last checkpoint is from before that"
         )
 
-    def _refuse_bad_refresh(self, sample: Sample) -> None:
-        shown = {**self._rare, "what was generated": np.asarray(sample.generated)}
+    def _refuse_bad_refresh(self, numbers: dict[str, np.ndarray], sample: Sample) -> None:
+        shown = {**numbers, "what was generated": np.asarray(sample.generated)}
         for name, values in shown.items():
             for row, seed in enumerate(self.experiment.seed_list):
                 if not np.isfinite(values[row]).all():
@@ -380,8 +380,11 @@ class Loop:
         e, record, path = self.experiment, checkpoint.record, checkpoint.path
         names = ("step", "pending", "updates", "refreshed_at")
         step, pending, updates, refreshed_at = counters = [field(record, name, int, path) for name in names]
-        possible = min(counters) >= 0 and step % e.chunk == 0 and pending in (0, e.chunk) and updates < 2**31
-        if not possible or refreshed_at > (step if self.learner.refresh_every else 0):
+        every, first = self.learner.refresh_every, -(-e.learning_starts // e.chunk) * e.chunk
+        learned = max(0, step - first) // e.chunk * e.updates_per_chunk
+        last = -(-(step // every * every) // e.chunk) * e.chunk if every else 0
+        fits = step >= 0 and step % e.chunk == 0 and pending in (0, e.chunk)
+        if not fits or updates != learned or refreshed_at != (last if last > e.learning_starts else 0):
             told = ", ".join(f"{name} {count}" for name, count in zip(names, counters, strict=True))
             raise CheckpointError(f"{path}: its counters cannot be those of this run ({told})")
         rows = (e.seeds, min(step + pending, self._keep), self.learner.replay.layout.width)
@@ -395,7 +398,7 @@ class Loop:
         beside = checkpoint.beside
         evaluated = {k.split(".", 1)[1]: array for k, array in beside.items() if k.startswith("evaluation.")}
         captured = [beside[f"simulator.{i}"] for i in range(sum(k.startswith("simulator.") for k in beside))]
-        like = Saved(self.learner.like, jax.eval_shape(lambda: self.learner.policies))
+        like = Saved(self.learner.like(record["refreshed_at"]), jax.eval_shape(lambda: self.learner.policies))
         state, policies = unnamed(checkpoint.state, like, checkpoint.path)
         self.best = Best(np.asarray(record["best"]["returns"]), record["best"]["steps"], policies)
         self.step = self._learned_to = record["step"]
@@ -416,13 +419,13 @@ class Loop:
         self._episodes = [
             deque((Episode(*x) for x in episodes), maxlen=EPISODE_WINDOW) for episodes in record["episodes"]
         ]
-        if self._folder:
-            lines = record["metrics_lines"]
-            self._log = MetricsLog(self._folder.path, e.seed_list, self._say, lines, self.step)
-            self._seconds = self._log.seconds
         if record["simulators"] is not None:
             self._crew.restore(Simulators(record["simulators"], captured))
             self._resumed_simulators = True
         elif pending:
             self._crew.reset(self.step + pending)
+        if self._folder:  # last: until here, a checkpoint that is refused leaves everything as it was
+            lines = record["metrics_lines"]
+            self._log = MetricsLog(self._folder.path, e.seed_list, self._say, lines, self.step)
+            self._seconds = self._log.seconds
         return "exact" if record["simulators"] is not None else "episode"

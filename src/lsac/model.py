@@ -92,7 +92,6 @@ class Model:
                 watch,
                 display.say if display else lambda text: None,
                 evaluation_source=evaluation_source_of(self._env) if wanted and self._can_evaluate else None,
-                stop=stop,
             )
             stack.callback(training.close)
             if self._state is not None:

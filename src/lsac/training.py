@@ -100,6 +100,7 @@ def make_crew(
         algorithm=algorithm,
         agent=dataclasses.asdict(e.agent),
         gamma=e.gamma,
+        time_limits_terminate=e.time_limits_terminate,
         policy_shape=(len(seeds), length),
         workers=workers,
         timeout=e.env_timeout,
@@ -122,7 +123,8 @@ def require_memory(algorithm: str, experiment: Experiment, spec: EnvSpec) -> str
     agent = e.seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
     replay = rb.nbytes(spec, e.capacity, e.seeds)
     what = f"replay of {e.seeds} × {e.capacity:,} transitions ({memory.size(replay)}) and agents ({memory.size(agent)})"
-    option = "--replay-capacity" if replay >= agent else "--synthetic-capacity"
+    own = [name for name in ("synthetic_capacity", "pair_capacity") if hasattr(e.agent, name)]
+    option = "--replay-capacity" if replay >= agent or not own else f"--{own[0].replace('_', '-')}"
     return memory.require(replay + agent, what, jax.devices()[0], f"lower {option} or --seeds")
 
 
@@ -139,7 +141,7 @@ def inspector(source: Source) -> Inspect | None:
 def _compiled(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
     e = experiment
     learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk, e.num_envs)
-    learner.compile(refresh=0 < agent.refresh_every <= e.steps)
+    learner.compile(refresh=0 < agent.refresh_every <= math.ceil(e.steps / e.chunk) * e.chunk)
     return learner
 
 
@@ -198,7 +200,7 @@ class Training:
                 stack.callback(self.evaluators.close)
             say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
             started = time.monotonic()
-            learner = heeding(stop or Stop(), lambda: _compiled(agent, spec, e))
+            learner = heeding(stop, lambda: _compiled(agent, spec, e)) if stop else _compiled(agent, spec, e)
             seconds = time.monotonic() - started
             say(f"compiled in {seconds:.1f} s")
             inspect = inspector(source) if agent.refresh else None

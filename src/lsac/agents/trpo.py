@@ -7,6 +7,7 @@ Policy, observations, advantages and the value function are those of PPO.
 Deviations, with reasons: docs/agents/trpo.md.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,8 @@ class Config:
     """step lengths that the line search tries"""
     backtrack: float = 0.8
     """each of them as a share of the one before"""
+    kl_check: bool = True
+    """whether a step must stay within δ also as it turns out, not only as it was planned"""
     accept_ratio: float = 0.1
     """share of the gain promised by the gradient that a step must reach"""
     epochs: int = 20
@@ -139,7 +142,8 @@ def improved(actor: Actor, batch: Batch, config: Config) -> tuple[Actor, Step]:
         return surrogate(new, batch) - start, mean_kl(actor, new, batch.obs)
 
     lengths = config.backtrack ** jnp.arange(config.backtracks, dtype=jnp.float32)
-    step = line_search(outcome, lengths, gradient @ move, config.accept_ratio, config.max_kl)
+    limit = config.max_kl if config.kl_check else math.inf
+    step = line_search(outcome, lengths, gradient @ move, config.accept_ratio, limit)
     return restore(theta + jnp.where(step.length > 0, step.length * move, 0.0)), step
 
 

@@ -63,9 +63,10 @@ class Crew:
         policy_shape: tuple[int, int],
         workers: int,
         timeout: float,
+        time_limits_terminate: bool = False,
     ):
         self.lanes = lanes
-        brief = {"algorithm": algorithm, "agent": agent, "gamma": gamma}
+        brief = {"algorithm": algorithm, "agent": agent, "gamma": gamma, "cut": time_limits_terminate}
         share: type[_Thread | _Process] = _Thread if source.spec is None else _Process
         count = 1 if source.spec is None else max(1, min(workers, len(lanes)))
         self._memory = tempfile.TemporaryDirectory(prefix="lsac-", dir=_shared_memory())
@@ -113,6 +114,9 @@ class Crew:
         """Lets all simulators go on from a captured state, whichever worker they were on."""
         if [len(told) for told in simulators.told] != [len(lane.envs) for lane in self.lanes]:
             raise CheckpointError(f"the simulators of the checkpoint are not the {len(self.lanes)} lanes of this run")
+        wanted = sum(2 + len(told) for told in simulators.told)
+        if len(simulators.arrays) != wanted:
+            raise CheckpointError(f"the checkpoint has {len(simulators.arrays)} arrays of simulators, not {wanted}")
         self._wait_for_start()
         arrays, first = simulators.arrays, 0
         for worker, count in zip(self._workers, self._shares, strict=True):
@@ -228,6 +232,7 @@ class _Process:
                 "env": source.spec.to_json(),
                 "lanes": [lane._asdict() for lane in mine],
                 "first": first,
+                "parent": os.getpid(),
                 "cache": jax.config.values["jax_compilation_cache_dir"],
             }
         )

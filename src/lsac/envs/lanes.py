@@ -65,10 +65,18 @@ def make_actors(agent: Agent, action_dim: int) -> Actors:
 
 
 class Lane:
-    def __init__(self, plan: LanePlan, simulators: list[Simulator], actors: Actors, gamma: float, progress: np.ndarray):
+    def __init__(
+        self,
+        plan: LanePlan,
+        simulators: list[Simulator],
+        actors: Actors,
+        gamma: float,
+        progress: np.ndarray,
+        time_limits_terminate: bool = False,
+    ):
         self.plan, self.simulators = plan, simulators
         self.layout = Layout(*simulators[0].spec)
-        self._actors, self._gamma = actors, gamma
+        self._actors, self._gamma, self._cut = actors, gamma, time_limits_terminate
         self._progress = progress  # [steps done, 1 + environment at work or 0]: what the watchdog looks at
         self._envs = np.asarray(plan.envs, np.int32)
         self._act_key = streams.root(plan.seed, streams.ACT)
@@ -101,7 +109,7 @@ class Lane:
             for i in range(len(self.simulators)):
                 next_obs, reward, terminated, truncated = self._step(i, now, action[i])
                 rows[t, i, where["reward"]] = reward
-                rows[t, i, where["discount"]] = 0.0 if terminated else self._gamma
+                rows[t, i, where["discount"]] = 0.0 if terminated or (truncated and self._cut) else self._gamma
                 rows[t, i, where["next_obs"]] = next_obs
                 self._returns[i] += reward
                 self._lengths[i] += 1

@@ -21,12 +21,12 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from lsac.errors import CheckpointError
 
-WRAPPERS: dict[type, str] = {
+WRAPPERS: dict[type, str | None] = {
     TimeLimit: "_elapsed_steps",
     OrderEnforcing: "_has_reset",
-    PassiveEnvChecker: "checked_step",  # it warns, and changes nothing
+    PassiveEnvChecker: None,  # it warns, changes nothing, and may be missing where a run is resumed
 }
-"""Wrappers that can be captured, and the attribute that is their state."""
+"""Wrappers that can be captured, and the attribute that is their state, if they have one."""
 KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs.probes")
 """Modules whose environments keep their state in numbers, arrays, their random generator and MuJoCo's structures."""
 PICTURES = ("tex_", "mesh_", "skin_", "hfield_")
@@ -42,12 +42,10 @@ class SimulatorState(NamedTuple):
 
 def take(env: gym.Env) -> SimulatorState | None:
     """The state of an environment and its wrappers; None if it is not known how to capture it."""
-    wrappers, layer = [], env
-    while isinstance(layer, gym.Wrapper):
-        if type(layer) not in WRAPPERS:
-            return None
-        wrappers.append(getattr(layer, WRAPPERS[type(layer)]))
-        layer = layer.env
+    layers, layer = _layers(env)
+    if any(type(wrapper) not in WRAPPERS for wrapper in layers):
+        return None
+    wrappers = [getattr(wrapper, attribute) for wrapper in layers if (attribute := WRAPPERS[type(wrapper)])]
     told: dict[str, Any] = {"wrappers": wrappers, "random": _random_state(layer)}
     arrays: dict[str, np.ndarray] = {}
     if hasattr(layer, "get_state") and hasattr(layer, "set_state"):
@@ -62,12 +60,14 @@ def take(env: gym.Env) -> SimulatorState | None:
     for name, value in values.items():
         if isinstance(value, np.ndarray | np.generic):
             arrays[f"{'array' if isinstance(value, np.ndarray) else 'number'}.{name}"] = np.array(value, order="C")
-    try:
-        json.dumps(told)
-    except (TypeError, ValueError):  # the user's own get_state: better new episodes after a resume than no checkpoint
-        return None
-    packed = safetensors.numpy.save({name: np.atleast_1d(value) for name, value in arrays.items()})
     told["flat"] = [name for name, value in arrays.items() if value.ndim == 0]
+    try:
+        packed = safetensors.numpy.save({name: np.atleast_1d(value) for name, value in arrays.items()})
+        carried = json.dumps(json.loads(json.dumps(told))) == json.dumps(told) and not _has_tuples(told["values"])
+    except (TypeError, ValueError, KeyError, safetensors.SafetensorError):
+        carried = False
+    if not carried:  # the user's own get_state: better new episodes after a resume than no checkpoint
+        return None
     return SimulatorState(told, np.frombuffer(packed, np.uint8))
 
 
@@ -78,10 +78,10 @@ def put(env: gym.Env, state: SimulatorState) -> None:
         arrays = safetensors.numpy.load(state.arrays.tobytes())
         for name in told["flat"]:
             arrays[name] = arrays[name].reshape(())
-        layer = env
-        for value in told["wrappers"]:
-            setattr(layer, WRAPPERS[type(layer)], value)
-            layer = cast(gym.Wrapper, layer).env
+        layers, layer = _layers(env)
+        stateful = [(wrapper, attribute) for wrapper in layers if (attribute := WRAPPERS[type(wrapper)])]
+        for (wrapper, attribute), value in zip(stateful, told["wrappers"], strict=True):
+            setattr(wrapper, attribute, value)
         values = dict(told["values"])
         values |= {name.split(".", 1)[1]: x for name, x in arrays.items() if name.startswith("array.")}
         values |= {name.split(".", 1)[1]: x[()] for name, x in arrays.items() if name.startswith("number.")}
@@ -92,6 +92,21 @@ def put(env: gym.Env, state: SimulatorState) -> None:
         _put_random(layer, told["random"])
     except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"the state of a simulator does not fit this environment ({error})") from None
+
+
+def _has_tuples(value: Any) -> bool:
+    """Whether JSON would bring something back as a list that was none."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, tuple) or any(map(_has_tuples, inner))
+
+
+def _layers(env: gym.Env) -> tuple[list[gym.Wrapper], gym.Env]:
+    """The wrappers of an environment, outermost first, and what is inside them all."""
+    wrappers = []
+    while isinstance(env, gym.Wrapper):
+        wrappers.append(env)
+        env = env.env
+    return wrappers, env
 
 
 def _simple(attributes: dict[str, Any]) -> dict[str, Any]:

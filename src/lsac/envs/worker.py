@@ -47,7 +47,7 @@ class Station:
         _, self._restore = snapshot.unflatten(agent)
         self._policies = policies
         self.lanes = [
-            Lane(plan, group, actors, brief["gamma"], progress[i])
+            Lane(plan, group, actors, brief["gamma"], progress[i], brief["cut"])
             for i, (plan, group) in enumerate(zip(plans, simulators, strict=True))
         ]
 
@@ -116,7 +116,7 @@ def main() -> None:
     for name in (signal.SIGINT, signal.SIGTERM):  # a whole group may be told to stop: the parent decides when
         signal.signal(name, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # lets the parent show where a hanging simulator is stuck
-    connection, parent = Connection(int(sys.argv[1])), os.getppid()
+    connection = Connection(int(sys.argv[1]))
     brief, _ = receive(connection)
     jax.config.update("jax_compilation_cache_dir", brief["cache"])
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # acting is too short to hand to another thread
@@ -139,7 +139,7 @@ def main() -> None:
                 send(connection, failure(error), [])
                 break
             send(connection, header, arrays)
-    if os.getppid() != parent:  # killed, and nobody else is left to remove what we shared
+    if os.getppid() != brief["parent"]:  # killed, and nobody else is left to remove what we shared
         shutil.rmtree(Path(brief["policies"]["file"]).parent, ignore_errors=True)
     os._exit(0)  # a simulator's own threads or atexit hooks must not keep a worker alive
 

@@ -19,7 +19,12 @@ PRESETS: dict[str, dict[str, Preset]] = {
         "adam": lsac.adam,
         "quickstart": lsac.quickstart,
     },
-    "sac": {"default": sac.default, "paper": sac.paper, "quickstart": sac.quickstart},
+    "sac": {
+        "default": sac.default,
+        "official": sac.default,
+        "paper": sac.paper,
+        "quickstart": sac.quickstart,
+    },
     "redq": {
         "default": redq.official,
         "official": redq.official,

@@ -11,7 +11,7 @@ def default(env: str) -> Experiment:
 
 def official(env: str) -> Experiment:
     """The authors' settings: the loss of their code, and 20 environment steps per update."""
-    return Experiment(Config(), env, num_envs=20, utd=0.05, chunk=40, learning_starts=10_000)
+    return Experiment(Config(), env, num_envs=20, utd=0.05, chunk=40, learning_starts=10_000, eval_every=50_000)
 
 
 def paper(env: str) -> Experiment:
@@ -21,6 +21,6 @@ def paper(env: str) -> Experiment:
 
 
 def quickstart(env: str) -> Experiment:
-    """Small and fast, for a first look on a laptop: solves Pendulum-v1 in two minutes on two cores."""
+    """Small and fast, for a first look on a laptop: solves Pendulum-v1."""
     agent = Config(hidden=(64, 64), batch_size=128, actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3, tau=0.02)
     return Experiment(agent, env, steps=8_000, seeds=3, chunk=8, learning_starts=500, eval_every=500, log_every=250)

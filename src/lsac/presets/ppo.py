@@ -5,14 +5,14 @@ from lsac.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """A strong PPO, as Tianshou's benchmark runs it: 2048 steps of 16 simulators, ten epochs of minibatches of 64."""
+    """A strong PPO, after Tianshou's benchmark: 2048 steps per update, ten epochs of minibatches of 64."""
     return Experiment(Config(), env, num_envs=16, chunk=2048, learning_starts=0)
 
 
 def official(env: str) -> Experiment:
-    """The repository that the LSAC paper names, as far as options go: 80 epochs on all of 4000 steps, λ = 1, no scales.
+    """The repository that the LSAC paper names, as far as options go: 80 epochs on all of 4000 steps, λ = 1.
 
-    Its std on a timetable, tanh on the mean and returns centred by batch are no options.
+    Its std on a timetable, tanh on the mean and returns centred by batch are no options; the size of returns is kept.
     """
     agent = Config(
         epochs=80,
@@ -27,7 +27,7 @@ def official(env: str) -> Experiment:
         obs_clip=0.0,
         log_std_init=-0.51,  # a std of 0.6
     )
-    return Experiment(agent, env, num_envs=4, chunk=4000, learning_starts=0)
+    return Experiment(agent, env, num_envs=4, chunk=4000, learning_starts=0, time_limits_terminate=True)
 
 
 def paper(env: str) -> Experiment:
@@ -37,7 +37,7 @@ def paper(env: str) -> Experiment:
 
 
 def quickstart(env: str) -> Experiment:
-    """Small and fast, for a first look on a laptop: solves Pendulum-v1 in two minutes on two cores."""
+    """Small and fast, for a first look on a laptop: solves Pendulum-v1."""
     agent = Config(minibatches=16, actor_lr=1e-3, critic_lr=1e-3)
     return Experiment(
         agent, env, steps=100_000, seeds=3, num_envs=4, chunk=1024, gamma=0.95, learning_starts=0, eval_every=10_000

@@ -15,7 +15,7 @@ def paper(env: str) -> Experiment:
 
 
 def quickstart(env: str) -> Experiment:
-    """Small and fast, for a first look on a laptop: solves Pendulum-v1 in two minutes on two cores."""
+    """Small and fast, for a first look on a laptop: solves Pendulum-v1."""
     # so short a run cannot wait for slow targets
     agent = Config(hidden=(64, 64), batch_size=128, actor_lr=1e-3, critic_lr=1e-3, tau=0.02)
     return Experiment(agent, env, steps=8_000, seeds=3, chunk=8, learning_starts=500, eval_every=500, log_every=250)

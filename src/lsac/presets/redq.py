@@ -18,7 +18,7 @@ def paper(env: str) -> Experiment:
 
 
 def quickstart(env: str) -> Experiment:
-    """Small and fast, for a first look on a laptop: solves Pendulum-v1 in two minutes on two cores."""
+    """Small and fast, for a first look on a laptop: solves Pendulum-v1."""
     agent = Config(
         hidden=(64, 64),
         critics=5,

@@ -13,6 +13,7 @@ def official(env: str) -> Experiment:
     """The repository that the LSAC paper names: 15 000 steps per update, γ = 0.995, λ = 0.97. Adam fits V."""
     agent = Config(
         backtrack=0.5,
+        kl_check=False,
         epochs=10,
         minibatches=15,
         anneal_updates=0,
@@ -21,7 +22,7 @@ def official(env: str) -> Experiment:
         mean_scale=0.1,
         log_std_init=0.0,
     )
-    return Experiment(agent, env, num_envs=10, chunk=15_000, gamma=0.995, learning_starts=0)
+    return Experiment(agent, env, num_envs=10, chunk=15_000, gamma=0.995, learning_starts=0, time_limits_terminate=True)
 
 
 def paper(env: str) -> Experiment:
@@ -31,7 +32,7 @@ def paper(env: str) -> Experiment:
 
 
 def quickstart(env: str) -> Experiment:
-    """Small and fast, for a first look on a laptop: solves Pendulum-v1 in two minutes on two cores."""
+    """Small and fast, for a first look on a laptop: solves Pendulum-v1."""
     agent = Config(epochs=10, minibatches=32)
     return Experiment(
         agent, env, steps=100_000, seeds=3, num_envs=8, chunk=2048, gamma=0.95, learning_starts=0, eval_every=10_000
