@@ -165,8 +165,11 @@ def test_the_published_budget():
     assert not paper.warm_start
 
 
-def leaves_close(a, b, **tolerance):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(np.asarray(x), y, **tolerance), a, b)
+def leaves_close(a, b, rtol=0.0, atol=0.0):
+    """Whether two trees have the same structure and all their numbers are close."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    alike = all(np.allclose(np.asarray(x), y, rtol=rtol, atol=atol) for x, y in pairs)
+    return alike and jax.tree.structure(a) == jax.tree.structure(b)
 
 
 def test_seeds_side_by_side_equal_seeds_in_turn():
@@ -181,13 +184,13 @@ def test_seeds_side_by_side_equal_seeds_in_turn():
     for i, (state, replay, key) in enumerate(zip(*seeds(), strict=True)):
         state, metrics = fit(SMALL, state, replay, key)
         alone = state, metrics, generate(SMALL, LAYOUT, state, 100, key, GAMMA)
-        leaves_close(alone, jax.tree.map(lambda x, i=i: x[i], together), rtol=1e-3, atol=1e-4)
+        assert leaves_close(alone, jax.tree.map(lambda x, i=i: x[i], together), rtol=1e-3, atol=1e-4)
 
 
 def test_same_key_same_rows():
     (state, _), (replay, _), (key, other) = seeds()
     first, again, new = (fit(SMALL, state, replay, k)[0] for k in (key, key, other))
-    leaves_close(first, again, rtol=0)
+    assert leaves_close(first, again)
     assert not np.allclose(first.model.leave.weight, new.model.leave.weight)
     rows = [generate(SMALL, LAYOUT, first, 100, k, GAMMA) for k in (key, key, other)]
     np.testing.assert_array_equal(rows[0], rows[1])
@@ -240,7 +243,7 @@ def test_generated_transitions_resemble_the_real_ones():
     replay = rb.add(rb.make(SPEC, 8_000), real)
     untrained, other = seeds()[0]
     trained, _ = fit(config, untrained, replay, jax.random.key(1))
-    leaves_close(trained, fit(config, other, replay, jax.random.key(1))[0], rtol=0)
+    assert leaves_close(trained, fit(config, other, replay, jax.random.key(1))[0])
 
     def gaps(state):
         made = np.asarray(generate(config, LAYOUT, state, 4_000, jax.random.key(2), GAMMA), np.float64)
