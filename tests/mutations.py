@@ -20,8 +20,9 @@ import numpy as np
 import safetensors.numpy
 import small
 
-from lsac import checkpoint
-from lsac.checkpoint import LABEL, Checkpoints
+from lsac import datafile
+from lsac.checkpoint import Checkpoints
+from lsac.datafile import LABEL
 from lsac.errors import LsacError
 from lsac.experiment import Experiment, to_json
 from lsac.folder import RunFolder
@@ -30,9 +31,9 @@ STEP = "step-0000000016.safetensors"
 SEEDS, WIDTH = 2, 3
 
 
-def signed(arrays: checkpoint.Arrays, text: str) -> bytes:
+def signed(arrays: datafile.Arrays, text: str) -> bytes:
     """A file with any text for its record and the digest that belongs to it, as an attacker would make it."""
-    return safetensors.numpy.save(arrays, {LABEL: checkpoint._digest(arrays, text) + text})
+    return safetensors.numpy.save(arrays, {LABEL: datafile._digest(arrays, text) + text})
 
 
 def numbers(*shape: int) -> np.ndarray:
@@ -52,11 +53,11 @@ def make_run(folder: Path) -> Path:
     segments = []
     for first in (0, 8):
         file = f"rows-{first:010d}-{first + 8:010d}.safetensors"
-        digest = checkpoint.write(root / "replay" / file, {"rows": numbers(SEEDS, 8, WIDTH)}, {"first": first})
+        digest = datafile.write(root / "replay" / file, {"rows": numbers(SEEDS, 8, WIDTH)}, {"first": first})
         segments.append({"file": file, "stop": first + 8, "sha256": digest})
     state = {"weight": numbers(SEEDS, 5), "count": np.arange(SEEDS, dtype=np.int32), "rows": numbers(SEEDS, 0, WIDTH)}
     record = {"algorithm": "sac", "env": "Pendulum-v1", "best": [-np.inf, None], "step": 16, "replay": segments}
-    checkpoint.write(root / STEP, state, record)
+    datafile.write(root / STEP, state, record)
     Checkpoints(root).save_best(numbers(SEEDS, 5), {"steps": [8, 16], "returns": [1.5, -np.inf]})
     return folder
 
@@ -162,7 +163,7 @@ def count_outcomes(n: int, seed: int) -> dict[str, int]:
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         content = {path: path.read_bytes() for path in files}
         newest, config = folder / "checkpoints" / STEP, folder / "config.json"
-        state, record = checkpoint.read(newest)
+        state, record = datafile.read(newest)
         for _ in range(n):
             kind = rng.choice(("bytes", "record", "config"))
             if kind == "bytes":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import small
 
-from lsac import checkpoint, snapshot, streams
+from lsac import datafile, snapshot, streams
 from lsac import replay as rb
 from lsac.agents import AGENTS
 from lsac.errors import CheckpointError
@@ -314,9 +314,9 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
 
 def test_checkpoint_restores_every_bit_and_the_future(case, trained, tmp_path):
     state, path = trained.learner.state, tmp_path / "state.safetensors"
-    checkpoint.write(path, checkpoint.named(state), {"note": 1})
-    arrays, record = checkpoint.read(path)
-    restored = checkpoint.unnamed(arrays, jax.eval_shape(lambda: state), path)
+    datafile.write(path, datafile.named(state), {"note": 1})
+    arrays, record = datafile.read(path)
+    restored = datafile.unnamed(arrays, jax.eval_shape(lambda: state), path)
     assert record["note"] == 1
     assert same(restored, state)
     first = [jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), tree) for tree in (state, restored)]
@@ -327,7 +327,7 @@ def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
     larger = AGENTS[case.name].make(small.config(case.name), EnvSpec(SPEC.obs_dim + 1, SPEC.action_dim))
     like = jax.eval_shape(larger.init, jax.random.key(0))
     with pytest.raises(CheckpointError, match="is expected"):
-        checkpoint.unnamed(checkpoint.named(case.state), like, tmp_path)
+        datafile.unnamed(datafile.named(case.state), like, tmp_path)
 
 
 # presets

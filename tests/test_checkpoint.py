@@ -12,8 +12,9 @@ import pytest
 import safetensors.numpy
 
 import lsac
-from lsac import checkpoint
-from lsac.checkpoint import Checkpoints, named, read, unnamed, write
+from lsac import datafile
+from lsac.checkpoint import Checkpoints
+from lsac.datafile import named, read, unnamed, write
 from lsac.errors import CheckpointError, InputError
 
 WIDTH = 3
@@ -144,7 +145,7 @@ def test_a_changed_record_is_damage_too(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
-    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    monkeypatch.setattr(datafile, "FORMAT", 2)
     write(path, {"weight": np.zeros(3, np.float32)}, {})
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match=rf"^{path}: has format 2; this version reads format 1$"):

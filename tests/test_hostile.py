@@ -21,8 +21,9 @@ from commands import lsac
 from mutations import SEEDS, STEP, WIDTH, make_config, make_run, numbers, signed
 from test_model import TINY
 
-from lsac import SAC, checkpoint
-from lsac.checkpoint import DIGITS, LABEL, Checkpoints, read, write
+from lsac import SAC, datafile
+from lsac.checkpoint import Checkpoints
+from lsac.datafile import DIGITS, LABEL, read, write
 from lsac.errors import CheckpointError, InputError
 from lsac.experiment import from_json
 from lsac.folder import RunFolder
@@ -287,7 +288,7 @@ THINGS = {
 @pytest.mark.parametrize("place", [*PLACES, "config"])
 @pytest.mark.parametrize("thing", THINGS)
 def test_only_regular_files_of_the_run_are_opened(thing, place, tmp_path, saved):
-    name, load = {**PLACES, "config": ("config.json", checkpoint.read_json)}[place]
+    name, load = {**PLACES, "config": ("config.json", datafile.read_json)}[place]
     path = make_run(tmp_path / "run") / name
     if not path.exists():
         path.write_bytes(saved.read_bytes() if place == "model" else (path.parent / "checkpoints" / STEP).read_bytes())
@@ -334,7 +335,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     victim.write_text("precious")
     (tmp_path / ".config.json.tmp").symlink_to(victim)
     (tmp_path / "config.json").symlink_to(victim)
-    checkpoint.write_bytes(tmp_path / "config.json", b"{}")
+    datafile.write_bytes(tmp_path / "config.json", b"{}")
     assert victim.read_text() == "precious"
     assert (tmp_path / "config.json").read_bytes() == b"{}"
     assert not (tmp_path / "config.json").is_symlink()
@@ -461,7 +462,7 @@ def test_a_checkpoint_of_something_else_is_not_continued(other, tmp_path):
 
 
 def test_a_record_too_large_to_be_read_again_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "HEADER_LIMIT", 1000)
+    monkeypatch.setattr(datafile, "HEADER_LIMIT", 1000)
     with pytest.raises(CheckpointError, match="too large to be read again"):
         write(tmp_path / "a.safetensors", {}, {"window": [0.1] * 1000})
     assert list(tmp_path.iterdir()) == []
@@ -588,7 +589,7 @@ def test_every_spoiled_file_is_refused_or_loads_as_what_it_says():
 
 def test_a_reader_that_trusts_its_files_is_found_out(monkeypatch):
     """Without the digest, spoiled numbers would be loaded; without the types of fields, other errors would come."""
-    monkeypatch.setattr(checkpoint, "_digest", lambda arrays, text: text[:0].ljust(DIGITS, "0"))
-    monkeypatch.setattr(checkpoint, "field", lambda table, name, *_: table[name])
+    monkeypatch.setattr(datafile, "_digest", lambda arrays, text: text[:0].ljust(DIGITS, "0"))
+    monkeypatch.setattr(datafile, "field", lambda table, name, *_: table[name])
     found = mutations.count_outcomes(200, seed=1)
     assert any(outcome.startswith("wrong: ") for outcome in found)

@@ -11,7 +11,7 @@ from commands import metrics
 from gymnasium import spaces
 
 from lsac import SAC, training
-from lsac.checkpoint import named, read, write
+from lsac.datafile import named, read, write
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 from lsac.folder import RunFolder
 from lsac.loops import Loop

@@ -15,7 +15,8 @@ import pytest
 from commands import TINY, Result, finish, lsac, metrics, start
 
 from lsac import training
-from lsac.checkpoint import Checkpoint, named
+from lsac.checkpoint import Checkpoint
+from lsac.datafile import named
 from lsac.evaluate import policies_of
 from lsac.folder import RunFolder
 from lsac.loops import Loop, Saved

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import pytest
 from commands import lsac
 
-from lsac import checkpoint, metrics
+from lsac import datafile, metrics
 from lsac.agents import AGENTS, sac
 from lsac.errors import InputError, SaveFailed, Stopped
 from lsac.folder import RunFolder
@@ -154,14 +154,14 @@ def test_a_loss_that_is_no_number_ends_the_run_where_it_appeared(log_every, tmp_
 def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, monkeypatch):
     """The save at step 600 fails: one warning, and the end is as if nothing had been."""
     assert lsac(*SAC, "--out", tmp_path / "alone").code == 0
-    write, folder = checkpoint.write_bytes, tmp_path / "full"
+    write, folder = datafile.write_bytes, tmp_path / "full"
 
     def fail(path, data):
         if "step-0000000600" in path.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, data)
 
-    monkeypatch.setattr(checkpoint, "write_bytes", fail)
+    monkeypatch.setattr(datafile, "write_bytes", fail)
     result = lsac(*SAC, "--out", folder)
     assert result.code == 0
     text = " ".join(result.out.split())

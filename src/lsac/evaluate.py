@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from lsac import snapshot
-from lsac.checkpoint import unnamed
+from lsac.datafile import unnamed
 from lsac.errors import CheckpointError
 from lsac.folder import RunFolder
 from lsac.loops import Saved

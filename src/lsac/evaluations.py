@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.checkpoint import Record
+from lsac.datafile import Record
 from lsac.envs.crew import Crew
 from lsac.learner import Learner
 

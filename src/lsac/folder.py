@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from lsac.checkpoint import Checkpoints, read_json, write_bytes
+from lsac.checkpoint import Checkpoints
+from lsac.datafile import read_json, write_bytes
 from lsac.errors import CheckpointError, InputError
 from lsac.experiment import Experiment, from_json, to_json
 

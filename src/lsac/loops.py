@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.checkpoint import Checkpoint, field, named, unnamed
+from lsac.checkpoint import Checkpoint
+from lsac.datafile import field, named, unnamed
 from lsac.envs.crew import Crew, Simulators
 from lsac.envs.lanes import Episode
 from lsac.errors import CheckpointError, Diverged, LsacError, SaveFailed

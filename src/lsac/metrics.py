@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from lsac.checkpoint import require_inside
+from lsac.datafile import require_inside
 from lsac.errors import CheckpointError, SaveFailed
 
 Line = dict[str, Any]

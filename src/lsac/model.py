@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lsac import checkpoint, streams
+from lsac import datafile, streams
 from lsac.display import Display
 from lsac.envs import gymnasium as adapter
 from lsac.errors import CheckpointError, InputError
@@ -127,14 +127,14 @@ class Model:
         path = _with_suffix(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         record = {"config": to_json(self.algorithm, self.experiment), "timesteps": self.num_timesteps}
-        checkpoint.write(path, checkpoint.named(self._current_state()), record)
+        datafile.write(path, datafile.named(self._current_state()), record)
         return path
 
     @classmethod
     def load(cls, path: str | Path, env: str | gym.Env | None = None) -> Self:
         """Reads what `save` wrote. An environment that no id names has to be handed over again."""
         path = _with_suffix(path)
-        arrays, record = checkpoint.read(path)
+        arrays, record = datafile.read(path)
         if "config" not in record:
             raise CheckpointError(f"{path}: is not a saved model; a run is continued with 'lsac resume'")
         algorithm, experiment = from_json(record["config"], str(path))
@@ -150,7 +150,7 @@ class Model:
         model.experiment = experiment
         model._set_agent()
         like = jax.eval_shape(jax.vmap(model._agent.init), model._init_keys())
-        model._state = checkpoint.unnamed(arrays, like, path)
+        model._state = datafile.unnamed(arrays, like, path)
         model.num_timesteps = timesteps
         return model
 
