@@ -1,0 +1,61 @@
+"""The command line. Every command is a function that takes the rest of the arguments; errors become one sentence."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from lsac.cli.tools import bench, doctor, evaluate, report
+from lsac.cli.training import resume, train
+from lsac.errors import LsacError, Stopped
+
+USAGE = """\
+usage: lsac COMMAND ...
+
+Train, compare and understand continuous-control agents.
+
+  lsac train ALGO --env ID     train an agent, all seeds in one compiled program
+  lsac resume DIR              continue a run that was stopped, or make it longer
+  lsac eval DIR                run the trained policies and print their returns
+  lsac report DIR... --out DIR draw curves and write tables
+  lsac doctor                  what this machine has, and how fast it simulates
+  lsac bench [ALGO...]         how long an update takes, beside its matrix products alone
+
+Every command explains itself: lsac COMMAND --help
+"""
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "report": report,
+    "doctor": doctor,
+    "bench": bench,
+}
+
+
+def main() -> None:
+    import difflib
+
+    args = sys.argv[1:]
+    if not args or args[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        sys.exit(0 if args else 2)
+    if args[0] == "--version":
+        from lsac.version import __version__
+
+        print(__version__)
+        sys.exit(0)
+    if args[0] not in COMMANDS:
+        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        print(f"lsac: no command {args[0]}{hint} (see lsac --help)", file=sys.stderr)
+        sys.exit(2)
+    try:
+        sys.exit(COMMANDS[args[0]](args[1:]))
+    except Stopped as error:
+        print(f"lsac: {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # the compiler may still be at work in its thread, and cannot be told to stop
+    except LsacError as error:
+        print(f"lsac: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
