@@ -120,7 +120,6 @@ class Loop:
             if self._due(e.log_every):
                 self._write_metrics()
             if self._due(e.checkpoint_every) and self.step < e.steps:
-                self._finish_evaluation()
                 self._save_or_warn()
         finished = self.step >= e.steps
         if finished:
@@ -314,10 +313,13 @@ class Loop:
 
     def _save_or_warn(self) -> None:
         """A disk that is full must not end a run that may well outlast it."""
+        started = time.monotonic()
+        self._finish_evaluation()
         try:
             self.save()
         except (SaveFailed, CheckpointError) as error:
             self._say(f"warning: {error}; training goes on")
+        self._rare["time/checkpoint_seconds"] = np.full(self.experiment.seeds, time.monotonic() - started)
 
     def save(self, stopped: bool = False) -> None:
         """Saves everything that the rest of the run depends on."""
