@@ -106,7 +106,7 @@ def survive(
 
 def kills(full: bool, root: Path, algorithms: list[str]) -> Iterator[Figure]:
     """Kill -9 and SIGTERM at random moments; the run that survived has to be the run that was left alone."""
-    wanted = {signal.SIGKILL: 34, signal.SIGTERM: 9} if full else {signal.SIGKILL: 5, signal.SIGTERM: 5}
+    wanted = {signal.SIGKILL: 8, signal.SIGTERM: 3} if full else {signal.SIGKILL: 5, signal.SIGTERM: 5}
     for algorithm in algorithms:
         for env in TASKS if full else TASKS[:1]:
             alone, again = root / f"{algorithm}-{env}", root / f"{algorithm}-{env}-again"
@@ -194,17 +194,17 @@ def disks(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     """The k-th flush to the disk fails, for every k of one save: the checkpoint before has to load."""
     import numpy as np
 
-    from lsac.checkpoint import Checkpoints
+    from lsac.checkpoint import Checkpoints, Unsaved
 
-    def save(checkpoints: Checkpoints, number: int) -> None:
-        rows = np.full((2, 60, 3), number, np.float32)
+    def save(checkpoints: Checkpoints, unsaved: Unsaved, number: int) -> None:
+        unsaved.add(np.full((2, 60, 3), number, np.float32))
         state = {"weight": np.full(3, number, np.float32)}
-        checkpoints.save(60 * number, state, {}, rows, 60 * (number - 1), keep=1000, segment=30)
+        checkpoints.save(60 * number, state, {}, unsaved, 60 * number)
 
     flush, good, k = os.fsync, 0, 0
     while True:
         k += 1
-        checkpoints, calls = Checkpoints(root / str(k)), []
+        checkpoints, unsaved, calls = Checkpoints(root / str(k)), Unsaved(1000, 30), []
 
         def fail(number: int, calls: list = calls, k: int = k) -> None:
             calls.append(number)
@@ -212,10 +212,10 @@ def disks(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
                 raise OSError(28, "No space left on device")
             flush(number)
 
-        save(checkpoints, 1)
+        save(checkpoints, unsaved, 1)
         os.fsync = fail
         try:
-            save(checkpoints, 2)
+            save(checkpoints, unsaved, 2)
             broke = False
         except OSError:
             broke = True

@@ -285,8 +285,9 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
     before = jax.tree.map(np.array, learner.state)
     after = []
     for _ in range(2):
-        metrics, sample = learner.refresh(CAPACITY)
-        after.append(jax.tree.map(np.array, learner.state))
+        state, metrics, sample = learner.refreshed(CAPACITY)
+        assert same(learner.kept(), case.agent.compact(before)), "what a stop in the middle would save"
+        after.append(jax.tree.map(np.array, state))
         learner.set_state(before)
     for name, values in metrics.items():
         assert values.shape == (len(SEEDS),), name
@@ -299,7 +300,7 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
 
     learner.set_state(after[0])
     kept = jax.tree.map(np.array, learner.kept())
-    assert jax.tree.structure(kept) == jax.tree.structure(learner.like(CAPACITY))
+    assert jax.tree.structure(kept) == jax.tree.structure(learner.like())
     resumed = Learner(case.agent, SPEC, SEEDS, CAPACITY, CHUNK, UPDATES)
     resumed.restore(kept, np.asarray(learner.replay.rows), CAPACITY, learner.updates, CAPACITY)
     assert same(resumed.state, after[0]), "what a checkpoint leaves out is made again, to the bit"

@@ -13,9 +13,10 @@ import safetensors.numpy
 
 import lsac
 from lsac import datafile
-from lsac.checkpoint import Checkpoints
+from lsac.checkpoint import Checkpoints, Unsaved
 from lsac.datafile import named, read, unnamed, write
 from lsac.errors import CheckpointError, InputError
+from lsac.experiment import FORMAT
 
 WIDTH = 3
 
@@ -43,7 +44,7 @@ def test_arrays_and_record_come_back_bit_for_bit(tmp_path):
     record = {"step": 3, "text": "α", "list": [1, 2.5, None], "infinite": -np.inf}
     write(tmp_path / "a.safetensors", arrays, record)
     found, back = read(tmp_path / "a.safetensors")
-    assert back == {"format": 1, **record}
+    assert back == {"format": FORMAT, **record}
     assert found.keys() == arrays.keys()
     for name, array in arrays.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
@@ -145,10 +146,12 @@ def test_a_changed_record_is_damage_too(tmp_path):
 
 def test_a_newer_format_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
-    monkeypatch.setattr(datafile, "FORMAT", 2)
+    monkeypatch.setattr(datafile, "FORMAT", FORMAT + 1)
     write(path, {"weight": np.zeros(3, np.float32)}, {})
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match=rf"^{path}: has format 2; this version reads format 1$"):
+    with pytest.raises(
+        CheckpointError, match=rf"^{path}: has format {FORMAT + 1}; this version reads format {FORMAT}$"
+    ):
         read(path)
 
 
@@ -233,24 +236,21 @@ class FakeRun:
 
     def __init__(self, root, capacity=1000, chunk=10):
         self.checkpoints = Checkpoints(root)
-        self.capacity, self.chunk, self.rows = capacity, chunk, np.zeros((2, 0, WIDTH), np.float32)
-        self.saved = 0
+        self.chunk, self.rows = chunk, np.zeros((2, 0, WIDTH), np.float32)
+        self.unsaved = Unsaved(capacity + chunk, 30)
 
     def collect(self, count):
         start = self.rows.shape[1]
         number = np.arange(start, start + count, dtype=np.float32)
         new = np.stack([np.stack([number, number + 0.5, -number], axis=-1) + seed * 10_000 for seed in range(2)])
         self.rows = np.concatenate([self.rows, new.astype(np.float32)], axis=1)
+        self.unsaved.add(new.astype(np.float32))
 
     def save(self, stopped=False):
         """The last chunk is collected but not yet learned from, so the step is one chunk behind."""
         total = self.rows.shape[1]
         state = {"weight": np.full(3, total, np.float32)}
-        keep = self.capacity + self.chunk
-        rest = self.checkpoints.save(
-            total - self.chunk, state, {}, self.rows[:, self.saved :], self.saved, keep, segment=30, stopped=stopped
-        )
-        self.saved = total - rest.shape[1]
+        self.checkpoints.save(total - self.chunk, state, {}, self.unsaved, total, stopped)
 
     def train(self, saves, chunks=3):
         for _ in range(saves):
@@ -429,7 +429,7 @@ def test_rows_of_another_run_are_refused(tmp_path):
     run, other = FakeRun(tmp_path / "a"), FakeRun(tmp_path / "b")
     run.train(1)
     other.collect(30)
-    other.rows += 1
+    other.unsaved.reset(other.rows + 1)
     other.save()
     name = "replay/rows-0000000000-0000000030.safetensors"
     (tmp_path / "a" / name).write_bytes((tmp_path / "b" / name).read_bytes())

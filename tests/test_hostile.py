@@ -22,7 +22,7 @@ from mutations import SEEDS, STEP, WIDTH, make_config, make_run, numbers, signed
 from test_model import TINY
 
 from lsac import SAC, datafile
-from lsac.checkpoint import Checkpoints
+from lsac.checkpoint import Checkpoints, Unsaved
 from lsac.datafile import DIGITS, LABEL, read, write
 from lsac.errors import CheckpointError, InputError
 from lsac.experiment import from_json
@@ -163,7 +163,7 @@ def label(text, **arrays):
 
 def twice_in_header():
     """Two entries of one name, with the digest of the one that safetensors believes."""
-    good = label('{"format": 1}')
+    good = label('{"format": 2}')
     size = int.from_bytes(good[:8], "little")
     header, data = good[8 : 8 + size].rstrip(), good[8 + size :]
     again = json.dumps(json.loads(header)["weight"]).encode()
@@ -171,7 +171,7 @@ def twice_in_header():
 
 
 def two_labels():
-    good = label('{"format": 1}')
+    good = label('{"format": 2}')
     size = int.from_bytes(good[:8], "little")
     return raw(good[8 : 8 + size].replace(b'{"lsac":', b'{"lsac": "x", "lsac":'), good[8 + size :])
 
@@ -214,8 +214,8 @@ CONTENT = {
     "format is NaN": (lambda: label('{"format": NaN}'), "field format is nan, not of type int$"),
     "format is true": (lambda: label('{"format": true}'), "field format is True, not of type int$"),
     "format is a list": (lambda: label('{"format": [[]]}'), "field format is a list, not of type int$"),
-    "newer": (lambda: label('{"format": 2}'), "has format 2; this version reads format 1$"),
-    "older": (lambda: label('{"format": 0}'), "has format 0; this version reads format 1$"),
+    "newer": (lambda: label('{"format": 3}'), "has format 3; this version reads format 2$"),
+    "older": (lambda: label('{"format": 1}'), "has format 1; this version reads format 2$"),
 }
 
 
@@ -324,9 +324,10 @@ def test_a_folder_that_leaves_the_run_is_neither_read_nor_tidied_up(part, tmp_pa
     if part == "checkpoints":
         with pytest.raises(CheckpointError, match="leaves the folder"):
             kept.save_best(numbers(SEEDS, 5), {"steps": [1, 2]})
-    state = {"weight": numbers(SEEDS, 5)}
+    unsaved = Unsaved(100, 8)
+    unsaved.reset(numbers(SEEDS, 8, WIDTH))
     with pytest.raises(CheckpointError, match="leaves the folder"):
-        kept.save(24, state, {}, numbers(SEEDS, 8, WIDTH), 16, 100, 8)
+        kept.save(24, {"weight": numbers(SEEDS, 5)}, {}, unsaved, 24)
     assert sorted(outside.rglob("*")) == before
 
 
@@ -504,9 +505,9 @@ def agent(**fields):
 
 
 CONFIGS = {
-    "format is true": (change(format=True), "format True is not 1"),
-    "format is a float": (change(format=1.0), "format 1.0 is not 1"),
-    "format is deep": (change(format=json.loads("[" * 300 + "]" * 300)), "format a list is not 1"),
+    "format is true": (change(format=True), "format True is not 2"),
+    "format is a float": (change(format=2.0), "format 2.0 is not 2"),
+    "format is deep": (change(format=json.loads("[" * 300 + "]" * 300)), "format a list is not 2"),
     "algorithm is a list": (change(algorithm=["sac"]), "algorithm a list is not a name$"),
     "huge whole number": (experiment(steps=10**400), "steps: 10{199} is too large$"),
     "huge float": (experiment(gamma=10**400), "gamma: 10{199} is too large$"),

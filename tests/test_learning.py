@@ -3,8 +3,8 @@
 import pytest
 
 from lsac.agents import AGENTS
-from lsac.loops import Stop
 from lsac.presets import preset
+from lsac.stopping import Stop
 from lsac.training import Training, describe, source_of
 
 pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("optimised")]

@@ -14,8 +14,8 @@ from lsac.agents import AGENTS
 from lsac.envs.crew import Source
 from lsac.envs.gymnasium import describe
 from lsac.experiment import Experiment
-from lsac.loops import Stop
 from lsac.replay import Layout
+from lsac.stopping import Stop
 from lsac.training import Training
 from lsac.types import Agent
 

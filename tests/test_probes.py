@@ -18,7 +18,7 @@ from lsac.envs.crew import Source
 from lsac.envs.gymnasium import describe
 from lsac.envs.probes import PROBES
 from lsac.experiment import Experiment, check
-from lsac.loops import Stop
+from lsac.stopping import Stop
 from lsac.training import Training
 
 pytestmark = pytest.mark.usefixtures("optimised")

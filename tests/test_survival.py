@@ -18,16 +18,19 @@ from commands import lsac
 
 from lsac import datafile, metrics
 from lsac.agents import AGENTS, sac
+from lsac.envs.crew import Crew
 from lsac.errors import InputError, SaveFailed, Stopped
 from lsac.folder import RunFolder
-from lsac.loops import Loop, Stop
+from lsac.learner import Learner
+from lsac.loops import Loop
 from lsac.presets import preset
-from lsac.training import heeding
+from lsac.stopping import Stop, heeding
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import torture
 
 SAC = ("train", "sac", "--env", "Pendulum-v1", *torture.SMALL)
+LSAC = ("train", "lsac", "--env", "Pendulum-v1", *torture.SMALL, *torture.EXTRA["lsac"], "--steps", "400")
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "lsac"])
@@ -76,6 +79,41 @@ def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, mo
     assert not (folder / "checkpoints" / "stopped.safetensors").exists()
 
 
+def test_a_stop_waits_neither_for_a_refresh_nor_for_an_evaluation(tmp_path, monkeypatch):
+    """It saves what was before, and the resumed run does both: the files are those of a run that was left alone."""
+    assert lsac(*LSAC, "--out", tmp_path / "alone").code == 0
+    refreshed, evaluated, never = Learner.refreshed, Crew.evaluated, threading.Event()
+    waited, awaited = [], []
+
+    def busy_device(self, step):
+        if not waited:
+            waited.append(step)
+            signal.raise_signal(signal.SIGTERM)
+            never.wait()
+        return refreshed(self, step)
+
+    def long_episodes(self, heed):
+        awaited.append(self)
+        if len(awaited) in (2, 4):  # for the evaluation of step 200, and for the one of step 400
+            signal.raise_signal(signal.SIGTERM)
+        return evaluated(self, heed)
+
+    left = []
+    monkeypatch.setattr(Learner, "refreshed", busy_device)
+    monkeypatch.setattr(Crew, "evaluated", long_episodes)
+    monkeypatch.setattr(os, "_exit", lambda code: left.append(code) or sys.exit(code))
+    folder = tmp_path / "stopped"
+    steps, result = [], lsac(*LSAC, "--out", folder)
+    while result.code == 75:
+        steps.append(RunFolder(folder).checkpoints.load().record["step"])
+        never.set()  # the device is free again, as it is for a new process
+        result = lsac("resume", folder)
+    assert result.code == 0
+    assert steps == [304, 400, 400]
+    assert left == [75], "what is at work in a thread is left behind"
+    assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
+
+
 def test_a_run_that_was_never_saved_starts_again(tmp_path):
     """Killed before its first checkpoint: lines and the best policy that it left behind are written over."""
     assert lsac(*SAC, "--out", tmp_path / "alone").code == 0
@@ -107,7 +145,7 @@ def test_a_stop_does_not_wait_for_the_compiler():
     stop, never = Stop(), threading.Event()
     threading.Timer(0.2, stop.request).start()
     started = time.monotonic()
-    with pytest.raises(Stopped, match="stopped before the first step"):
+    with pytest.raises(Stopped, match="stopped"):
         heeding(stop, never.wait)
     assert time.monotonic() - started < 5
     never.set()

@@ -8,6 +8,7 @@ checkpoints/replay/rows-….safetensors       transitions, each written once
 
 import os
 import re
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +45,36 @@ class Checkpoint(NamedTuple):
             raise CheckpointError(f"{self.path}: belongs to {found}, not to {algorithm} on {env}")
 
 
+class Unsaved:
+    """Transitions [S, n, width] that no file holds yet, as far back as `save` may want them."""
+
+    def __init__(self, keep: int, segment: int):
+        self.keep, self.segment = keep, segment
+        self._parts: deque[np.ndarray] = deque()
+        self._count = 0
+
+    def add(self, rows: np.ndarray) -> None:
+        self._parts.append(rows)
+        self._count += rows.shape[1]
+        while self._count - self._parts[0].shape[1] >= self.keep + self.segment:
+            self._count -= self._parts.popleft().shape[1]
+
+    def reset(self, rows: np.ndarray) -> None:
+        """All others are in files now."""
+        self._parts, self._count = deque([rows]), rows.shape[1]
+
+    def until(self, total: int) -> tuple[np.ndarray, int]:
+        """Those that a checkpoint after `total` transitions needs, and how many came before them.
+
+        That is a matter of where the run is, not of when it was saved before.
+        """
+        rows = np.concatenate(self._parts, axis=1) if self._parts else np.zeros((1, 0, 0), np.float32)
+        needed = total - self.keep
+        aligned = needed // self.segment * self.segment if self.segment else needed
+        start = max(total - rows.shape[1], aligned)
+        return rows[:, rows.shape[1] - (total - start) :], start
+
+
 class Checkpoints:
     """The checkpoints of one run."""
 
@@ -57,21 +88,19 @@ class Checkpoints:
         step: int,
         state: Arrays,
         record: Record,
-        rows: np.ndarray,
-        first: int,
-        keep: int,
-        segment: int,
+        unsaved: Unsaved,
+        total: int,
         stopped: bool = False,
-    ) -> np.ndarray:
-        """Writes a checkpoint. `rows` follow the `first` transitions already written; `keep` of all are needed.
+    ) -> None:
+        """Writes a checkpoint after `total` transitions.
 
-        Whole segments of `segment` transitions, counted from the run's first, go into files of their own, the rest
-        into the checkpoint: which files there are then depends on no more than where the run is. Returns that rest,
-        which the next call has to be given again.
+        Whole segments of them, counted from the run's first, go into files of their own, the rest into the checkpoint:
+        which files there are then depends on no more than where the run is.
         """
+        segment, (rows, first) = unsaved.segment, unsaved.until(total)
         require_inside(self.replay, self.root.parent)
         self.replay.mkdir(parents=True, exist_ok=True)
-        newest, total = self.newest(), first + rows.shape[1]
+        newest = self.newest()
         segments = [s for s in _segments(newest) if s["stop"] <= first] if newest else []
         while segment and first % segment == 0 and total - first >= segment:
             part, rows, stop = rows[:, :segment], rows[:, segment:], first + segment
@@ -79,13 +108,13 @@ class Checkpoints:
             digest = write(self.replay / file, {"rows": part}, {"first": first})
             segments.append({"file": file, "stop": stop, "sha256": digest})
             first = stop
-        segments = [s for s in segments if s["stop"] > total - keep]
+        segments = [s for s in segments if s["stop"] > total - unsaved.keep]
         path = self.stopped if stopped else self.root / _name(step)
         write(path, state | {TAIL: rows}, record | {"step": step, "replay": segments})
         if not stopped:
             self.stopped.unlink(missing_ok=True)
         self._prune()
-        return rows
+        unsaved.reset(rows)
 
     def load(self, with_rows: bool = True) -> Checkpoint:
         """The newest checkpoint, with its transitions, or with the last of them only."""

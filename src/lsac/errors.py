@@ -28,7 +28,7 @@ class Diverged(LsacError, ArithmeticError):
 
 
 class Stopped(LsacError):
-    """A signal came before there was anything to save; resuming starts the run again."""
+    """A signal came while something long was under way."""
 
     exit_code = 75
 

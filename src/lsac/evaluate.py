@@ -25,9 +25,8 @@ def policies_of(folder: RunFolder, algorithm: str, experiment: object, which: st
     checkpoint.require(algorithm, e.env)  # type: ignore[attr-defined]
     agent = make_agent(algorithm, e, describe(source_of(e.env)))  # type: ignore[arg-type, attr-defined]
     keys = jax.random.split(jax.random.key(0), e.seeds)  # type: ignore[attr-defined]
-    whole = jax.eval_shape(jax.vmap(agent.init), keys)
     like = Saved(
-        whole if not checkpoint.record.get("refreshed_at") else agent.compact(whole),
+        agent.compact(jax.eval_shape(jax.vmap(agent.init), keys)),
         jax.eval_shape(jax.vmap(lambda key: snapshot.flatten(agent.policy(agent.init(key)))), keys),
     )
     state = unnamed(checkpoint.state, like, checkpoint.path).agent

@@ -1,5 +1,6 @@
 """Evaluations: they run beside training, on simulators of their own, with a copy of the policy."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -45,12 +46,12 @@ class Evaluations:
         self._crew.order(do="evaluate", step=step, deterministic=True)
         self.running = Running(step, policies, critics)
 
-    def finish(self) -> tuple[Running, Result] | None:
-        """Waits for the evaluation under way, if there is one."""
+    def finish(self, heed: Callable[[], None]) -> tuple[Running, Result] | None:
+        """Waits for the evaluation under way, if there is one; it stays under way if `heed` raises meanwhile."""
         if self.running is None:
             return None
+        returns, lengths, visits = self._crew.evaluated(heed)
         done, self.running = self.running, None
-        returns, lengths, visits = self._crew.evaluated()
         return done, Result(returns, lengths, self._learner.judge(done.critics, visits))
 
     def record(self) -> tuple[Record | None, dict[str, np.ndarray]]:

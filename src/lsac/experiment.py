@@ -19,7 +19,7 @@ from lsac.agents import AGENTS
 from lsac.errors import InputError
 from lsac.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Of config.json and of checkpoints; raised whenever an older program could misread a newer file."""
 
 AT_LEAST_ONE = (

@@ -2,7 +2,8 @@
 
 import time
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 
 from lsac import replay as rb
 from lsac import snapshot, streams
+from lsac.datafile import named, unnamed
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Sample
 
 RING_AXES: tuple[Any, Any, Any] = (0, None, None)
@@ -18,6 +20,14 @@ RING_AXES: tuple[Any, Any, Any] = (0, None, None)
 
 JUDGED = 256
 """Visits per seed at which critics are judged."""
+
+
+class Refreshed(NamedTuple):
+    """The agents after their rare, long work, and what is told of it."""
+
+    state: Any
+    numbers: dict[str, np.ndarray]
+    sample: Sample
 
 
 class Learner:
@@ -54,7 +64,7 @@ class Learner:
         self._store = jax.jit(jax.vmap(rb.add, in_axes=(axes, 0), out_axes=axes), donate_argnums=0)
         self._refresh: Any = None
         if agent.refresh is not None and agent.generate is not None:
-            self._refresh = jax.jit(jax.vmap(agent.refresh, in_axes=(0, axes, 0)), donate_argnums=0)
+            self._refresh = jax.jit(jax.vmap(agent.refresh, in_axes=(0, axes, 0)))
             self._generate: Any = jax.jit(jax.vmap(agent.generate), donate_argnums=0)
             self._rare_keys = {
                 purpose: jnp.stack([streams.root(seed, purpose) for seed in seeds])
@@ -91,7 +101,7 @@ class Learner:
         self._learn = self._learn.lower(self.state, self.replay, self._rows, self._keys, first).compile()
         if refresh and self._refresh is not None:
             keys = self._rare_keys[streams.REFRESH]
-            lowered = self._refresh.lower(self.state, self.replay, keys)
+            lowered = self._refresh.lower(self.kept(), self.replay, keys)
             self._refresh, self._generate = (
                 lowered.compile(),
                 self._generate.lower(lowered.out_info[0], keys).compile(),
@@ -132,30 +142,34 @@ class Learner:
             results.append(means)
         return results
 
-    def refresh(self, step: int) -> tuple[dict[str, np.ndarray], Sample]:
-        """The agent's rare, long work; waits for it, so that the seconds it took can be told."""
+    def refreshed(self, step: int) -> Refreshed:
+        """The agent's rare, long work; waits for it, so that the seconds it took can be told.
+
+        Until the result is adopted the learner has what a checkpoint keeps, and cannot learn: D' goes first, or there
+        would be two of it.
+        """
         jax.block_until_ready(self.state)
         started = time.monotonic()
-        self.state, metrics, real = self._refresh(self.state, self.replay, self._keys_at(streams.REFRESH, step))
-        numbers, sample = jax.device_get((metrics, Sample(real, self._generated_at(step))))
+        self.state = self.kept()
+        state, metrics, real = self._refresh(self.state, self.replay, self._keys_at(streams.REFRESH, step))
+        state, generated = self._generate(state, self._keys_at(streams.GENERATE, step))
+        numbers, sample = jax.device_get((metrics, Sample(real, generated)))
         numbers["time/refresh_seconds"] = np.full(len(self._keys), time.monotonic() - started, np.float32)
-        return numbers, sample
+        return Refreshed(state, numbers, sample)
 
-    def _generated_at(self, step: int) -> Array:
-        self.state, shown = self._generate(self.state, self._keys_at(streams.GENERATE, step))
-        self.refreshed_at = step
-        return shown
+    def adopt(self, refreshed: Refreshed, step: int) -> None:
+        self.state, self.refreshed_at = refreshed.state, step
 
     def _keys_at(self, purpose: int, step: int) -> Array:
         return jax.vmap(lambda key: jax.random.fold_in(key, step))(self._rare_keys[purpose])
 
     def kept(self) -> Any:
-        """The part of the states that a checkpoint keeps: all of it, before anything was generated."""
-        return self._compact(self.state) if self.refreshed_at else self.state
+        """The part of the states that a checkpoint keeps: all but what can be generated again."""
+        return self._compact(self.state)
 
-    def like(self, refreshed_at: int) -> Any:
-        """Shapes of what a checkpoint keeps after a refresh at that step, or before the first one (0)."""
-        return self._compact(self._whole) if refreshed_at else self._whole
+    def like(self) -> Any:
+        """Shapes of what a checkpoint keeps."""
+        return self._compact(self._whole)
 
     def restore(self, kept: Any, rows: np.ndarray, total: int, updates: int, refreshed_at: int = 0) -> None:
         """Puts back what a checkpoint kept and the newest of the `total` transitions that were ever stored."""
@@ -166,13 +180,12 @@ class Learner:
             ring[:, np.arange(total - count, total) % capacity] = rows[:, -count:]
         size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
         self.replay = rb.Replay(jnp.asarray(ring), size, head, self.replay.layout, self.replay.stride)
-        state = jax.tree.map(jnp.asarray, kept)
         if refreshed_at:
-            self.state = state
-            self._generated_at(refreshed_at)
-            state = self.state
-        self.set_state(state)
-        self.updates = updates
+            state = jax.tree.map(jnp.asarray, kept)
+            self.set_state(self._generate(state, self._keys_at(streams.GENERATE, refreshed_at))[0])
+        else:  # nothing was generated yet: these parts are as they were in the beginning
+            self.set_state(unnamed(named(self.state) | named(kept), self._whole, Path("checkpoint")))
+        self.updates, self.refreshed_at = updates, refreshed_at
 
     def set_state(self, state: Any) -> None:
         self.state = jax.tree.map(jnp.asarray, state)

@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.checkpoint import Checkpoint
+from lsac.checkpoint import Checkpoint, Unsaved
 from lsac.datafile import field, named, unnamed
 from lsac.envs.crew import Crew, Simulators
 from lsac.envs.lanes import Episode
-from lsac.errors import CheckpointError, Diverged, LsacError, SaveFailed
+from lsac.errors import CheckpointError, Diverged, LsacError, SaveFailed, Stopped
 from lsac.evaluations import Best, Evaluations, improved
 from lsac.experiment import Experiment
 from lsac.folder import RunFolder
-from lsac.learner import Learner
+from lsac.learner import Learner, Refreshed
 from lsac.metrics import Line, MetricsLog
+from lsac.stopping import Stop, heeding
 from lsac.types import Sample
 
 EPISODE_WINDOW = 100
@@ -52,16 +53,6 @@ class Saved(NamedTuple):
     best: Any
 
 
-class Stop:
-    """A request to stop at the next chunk; signals and callbacks set it."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def request(self, *_: Any) -> None:
-        self.requested = True
-
-
 class Loop:
     """One run of an agent: all its seeds, from step 0 or from a checkpoint."""
 
@@ -86,23 +77,21 @@ class Loop:
         self._best_unwritten = False
         self._pending: np.ndarray | None = None  # collected, not yet learned from
         self._resumed_simulators = False
-        self._unsaved: deque[np.ndarray] = deque()  # collected, and not in a file of transitions yet
-        self._unsaved_rows = 0
-        self._keep = experiment.capacity + experiment.chunk  # transitions that a resumed run needs
-        self._segment = min(experiment.checkpoint_every, experiment.replay_capacity)
+        segment = min(experiment.checkpoint_every, experiment.replay_capacity)
+        self._unsaved = Unsaved(experiment.capacity + experiment.chunk, segment)
         self._window: list[dict[str, jax.Array]] = []  # of every chunk since the last line
         self._learned_to = 0  # the step at which its last chunk ends
         self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
         self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(seeds)]
-        self._evaluated_at = -1
+        self._evaluated_at = self._logged_at = -1
         self._seconds = 0.0
         self._log: MetricsLog | None = None
 
     def run(self, stop: Stop) -> bool:
         """Trains to the end (True) or until asked to stop (False); either way the run is saved."""
-        e = self.experiment
+        e, self._stop = self.experiment, stop
         if self._folder and self._log is None:
             self._log = MetricsLog(self._folder.path, e.seed_list, self._say)
         self._started = self._last_log = time.monotonic()
@@ -114,20 +103,34 @@ class Loop:
             self._crew.policies[:] = np.asarray(self.learner.policies)
             self._order(self.step)
             self._receive()
-        while self.step < e.steps and not stop.requested:
-            self._evaluate_if_due()
-            self._advance()
-            if self._due(e.log_every):
-                self._write_metrics()
-            if self._due(e.checkpoint_every) and self.step < e.steps:
-                self._save_or_warn()
-        finished = self.step >= e.steps
-        if finished:
-            self._evaluate_if_due()
-            self._finish_evaluation()
+        try:
+            self._train()
+            finished = True
+        except Stopped:  # raised only where what is saved below is the beginning of the same run
+            finished = False
         self._refuse_nan(self.learner.finite)  # also where nothing is saved
         self.save(stopped=not finished)
         return finished
+
+    def _train(self) -> None:
+        if self._refresh_due():  # a stop had come in the middle of it
+            self._conclude_chunk()
+        while self.step < self.experiment.steps:
+            self._stop.heed()
+            self._evaluate_if_due()
+            self._advance()
+            self._conclude_chunk()
+        self._evaluate_if_due()
+        self._finish_evaluation()
+
+    def _conclude_chunk(self) -> None:
+        e = self.experiment
+        if self._refresh_due():
+            self._refresh()
+        if self._due(e.log_every) and self.step != self._logged_at:
+            self._write_metrics()
+        if self._due(e.checkpoint_every) and self.step < e.steps:
+            self._save_or_warn()
 
     def _advance(self) -> None:
         """One chunk: learn from the last one while the next one is collected."""
@@ -143,16 +146,28 @@ class Loop:
             self._learn(rows)
             self._collect_next(policies, finite)
         self.step += self.experiment.chunk
-        if self.step > self.experiment.learning_starts and self._crossed(self.learner.refresh_every):
-            self._finish_inspection()
-            numbers, sample = self.learner.refresh(self.step)
-            self._rare |= numbers
-            self._refuse_bad_refresh(numbers, sample)
-            if self._inspect is not None:
-                self._inspection = self.step, self._inspectors.submit(self._inspect, sample)
         self._pending = None
         if self.step < self.experiment.steps:
             self._receive()
+
+    def _last_refresh(self, step: int) -> int:
+        """The step of the refresh that precedes what is learned after `step`; 0 if none does."""
+        e, every = self.experiment, self.learner.refresh_every
+        last = -(-(step // every * every) // e.chunk) * e.chunk if every else 0
+        return last if last > e.learning_starts else 0
+
+    def _refresh_due(self) -> bool:
+        """At the end of a run it is left to a longer one."""
+        return self.step < self.experiment.steps and self.learner.refreshed_at != self._last_refresh(self.step)
+
+    def _refresh(self) -> None:
+        self._finish_inspection()
+        refreshed = heeding(self._stop, lambda: self.learner.refreshed(self.step))
+        self.learner.adopt(refreshed, self.step)
+        self._rare |= refreshed.numbers
+        self._refuse_bad_refresh(refreshed)
+        if self._inspect is not None:
+            self._inspection = self.step, self._inspectors.submit(self._inspect, refreshed.sample)
 
     def _learn(self, rows: np.ndarray) -> None:
         if self.step >= self.experiment.learning_starts:
@@ -176,11 +191,7 @@ class Loop:
     def _receive(self) -> None:
         self._pending, episodes = self._crew.collected()
         if self._folder:
-            self._unsaved.append(self._pending)
-            self._unsaved_rows += self._pending.shape[1]
-            limit = self._keep + self._segment  # what `save` may still want; all before is overwritten
-            while self._unsaved_rows - self._unsaved[0].shape[1] >= limit:
-                self._unsaved_rows -= self._unsaved.popleft().shape[1]
+            self._unsaved.add(self._pending)
         for kept, new in zip(self._episodes, episodes, strict=True):
             kept.extend(new)
 
@@ -207,8 +218,8 @@ class Loop:
             f"step {step:,}; the last checkpoint is from before that"
         )
 
-    def _refuse_bad_refresh(self, numbers: dict[str, np.ndarray], sample: Sample) -> None:
-        shown = {**numbers, "what was generated": np.asarray(sample.generated)}
+    def _refuse_bad_refresh(self, refreshed: Refreshed) -> None:
+        shown = {**refreshed.numbers, "what was generated": np.asarray(refreshed.sample.generated)}
         for name, values in shown.items():
             for row, seed in enumerate(self.experiment.seed_list):
                 if not np.isfinite(values[row]).all():
@@ -224,13 +235,13 @@ class Loop:
         due = e.eval_every and (self.step == 0 or self._due(e.eval_every)) and self.step != self._evaluated_at
         if not due or self._evaluations is None:
             return
-        self._evaluated_at = self.step
         self._finish_evaluation()
+        self._evaluated_at = self.step
         self._evaluations.start(self.step)
 
     def _finish_evaluation(self) -> None:
         """Tells of the evaluation under way, if there is one, and keeps what it found to be the best."""
-        finished = self._evaluations.finish() if self._evaluations else None
+        finished = self._evaluations.finish(self._stop.heed) if self._evaluations else None
         if finished is None:
             return
         done, result = finished
@@ -268,7 +279,7 @@ class Loop:
     def _write_metrics(self) -> None:
         e, now = self.experiment, time.monotonic()
         fps = (self.step - self._last_step) * e.seeds / max(now - self._last_log, 1e-9)
-        self._last_log, self._last_step = now, self.step
+        self._last_log, self._last_step, self._logged_at = now, self.step, self.step
         self._refuse_nan(self.learner.finite)
         window = jax.device_get(self._window)
         if self._inspection and self._inspection[0] < self.step:  # it had the time since the last line
@@ -314,7 +325,6 @@ class Loop:
     def _save_or_warn(self) -> None:
         """A disk that is full must not end a run that may well outlast it."""
         started = time.monotonic()
-        self._finish_evaluation()
         try:
             self.save()
         except (SaveFailed, CheckpointError) as error:
@@ -330,7 +340,6 @@ class Loop:
         self._finish_inspection()
         evaluation, evaluated = self._evaluations.record() if self._evaluations else (None, {})
         simulators = self._crew.capture()
-        rows = np.concatenate(self._unsaved, axis=1) if self._unsaved else np.zeros((e.seeds, 0, 0), np.float32)
         window = {k: [m[k].tolist() for m in jax.device_get(self._window)] for k in (self._window or [{}])[0]}
         pending = 0 if self._pending is None else self._pending.shape[1]
         record = {
@@ -340,6 +349,7 @@ class Loop:
             "refreshed_at": self.learner.refreshed_at,
             "pending": pending,
             "evaluated_at": self._evaluated_at,
+            "logged_at": self._logged_at,
             "evaluation": evaluation,
             "metrics_lines": self._log.lines(),
             "window": window,
@@ -351,22 +361,14 @@ class Loop:
         arrays = named(Saved(self.learner.kept(), self.best.policies))
         arrays |= {f"evaluation.{name}": array for name, array in evaluated.items()}
         arrays |= {f"simulator.{i}": array for i, array in enumerate(simulators.arrays if simulators else [])}
-        total = self.step + pending
-        # From where on is a matter of where the run is, not of when it was saved before.
-        needed = total - self._keep
-        start = max(total - rows.shape[1], needed // self._segment * self._segment if self._segment else needed)
-        rows = rows[:, rows.shape[1] - (total - start) :]
         try:
             if self._best_unwritten:
                 self._write_best()
-            kept = self._folder.checkpoints.save(
-                self.step, arrays, record, rows, start, self._keep, self._segment, stopped
-            )
+            self._folder.checkpoints.save(self.step, arrays, record, self._unsaved, self.step + pending, stopped)
         except OSError as error:
             raise SaveFailed(
                 f"{self._folder.path}: could not be saved at step {self.step:,} ({error.strerror or error})"
             ) from error
-        self._unsaved, self._unsaved_rows = deque([kept]), kept.shape[1]
 
     def restore(self, checkpoint: Checkpoint) -> str:
         """Continues from a checkpoint of this run; says whether its simulators do too (exact) or not (episode)."""
@@ -383,14 +385,14 @@ class Loop:
         e, record, path = self.experiment, checkpoint.record, checkpoint.path
         names = ("step", "pending", "updates", "refreshed_at")
         step, pending, updates, refreshed_at = counters = [field(record, name, int, path) for name in names]
-        every, first = self.learner.refresh_every, -(-e.learning_starts // e.chunk) * e.chunk
+        first = -(-e.learning_starts // e.chunk) * e.chunk
         learned = max(0, step - first) // e.chunk * e.updates_per_chunk
-        last = -(-(step // every * every) // e.chunk) * e.chunk if every else 0
         fits = step >= 0 and step % e.chunk == 0 and pending in (0, e.chunk)
-        if not fits or updates != learned or refreshed_at != (last if last > e.learning_starts else 0):
+        refreshes = {self._last_refresh(step), self._last_refresh(max(0, step - e.chunk))}  # done, or due
+        if not fits or updates != learned or refreshed_at not in refreshes:
             told = ", ".join(f"{name} {count}" for name, count in zip(names, counters, strict=True))
             raise CheckpointError(f"{path}: its counters cannot be those of this run ({told})")
-        rows = (e.seeds, min(step + pending, self._keep), self.learner.replay.layout.width)
+        rows = (e.seeds, min(step + pending, self._unsaved.keep), self.learner.replay.layout.width)
         found = checkpoint.rows.shape
         if (found[0], found[2]) != (rows[0], rows[2]) or not rows[1] <= found[1] <= step + pending:
             raise CheckpointError(f"{path}: its transitions are {list(found)}, but {list(rows)} are needed")
@@ -401,7 +403,7 @@ class Loop:
         beside = checkpoint.beside
         evaluated = {k.split(".", 1)[1]: array for k, array in beside.items() if k.startswith("evaluation.")}
         captured = [beside[f"simulator.{i}"] for i in range(sum(k.startswith("simulator.") for k in beside))]
-        like = Saved(self.learner.like(record["refreshed_at"]), jax.eval_shape(lambda: self.learner.policies))
+        like = Saved(self.learner.like(), jax.eval_shape(lambda: self.learner.policies))
         state, policies = unnamed(checkpoint.state, like, checkpoint.path)
         self.best = Best(np.asarray(record["best"]["returns"]), record["best"]["steps"], policies)
         self.step = self._learned_to = record["step"]
@@ -409,8 +411,9 @@ class Loop:
         stored = rows[:, : rows.shape[1] - pending]
         self.learner.restore(state, stored, self.step, record["updates"], record["refreshed_at"])
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
-        self._unsaved, self._unsaved_rows = deque([checkpoint.tail]), checkpoint.tail.shape[1]
-        self._evaluated_at = record["evaluated_at"]
+        self._unsaved.reset(checkpoint.tail)
+        self._evaluated_at = field(record, "evaluated_at", int, checkpoint.path)
+        self._logged_at = field(record, "logged_at", int, checkpoint.path)
         if self._evaluations:
             self._evaluations.restore(record["evaluation"], evaluated)
         window = record["window"]

@@ -24,8 +24,9 @@ from lsac.envs import gymnasium as adapter
 from lsac.errors import CheckpointError, InputError
 from lsac.experiment import Experiment, check, from_json, shown, to_json
 from lsac.folder import RunFolder
-from lsac.loops import Progress, Stop
+from lsac.loops import Progress
 from lsac.presets import preset as find_preset
+from lsac.stopping import Stop
 from lsac.training import Training, annealed, evaluation_source_of, make_agent, require_memory, source_of
 from lsac.types import Agent, Array, Key
 

@@ -2,12 +2,9 @@
 
 import dataclasses
 import math
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from typing import TypeVar
 
 import gymnasium as gym
 import jax
@@ -18,15 +15,15 @@ from lsac import replay as rb
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
 from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
-from lsac.errors import InputError, Stopped
+from lsac.errors import InputError
 from lsac.experiment import Experiment, find_algorithm
 from lsac.folder import RunFolder
 from lsac.learner import Learner
-from lsac.loops import Inspect, Loop, Stop, Watch
+from lsac.loops import Inspect, Loop, Watch
+from lsac.stopping import Stop, heeding
 from lsac.types import Agent, EnvSpec
 
 Say = Callable[[str], None]
-T = TypeVar("T")
 
 
 def cache_compilations() -> None:
@@ -143,24 +140,6 @@ def _compiled(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
     learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk, e.num_envs)
     learner.compile(refresh=0 < agent.refresh_every <= math.ceil(e.steps / e.chunk) * e.chunk)
     return learner
-
-
-def heeding(stop: Stop, work: Callable[[], T]) -> T:
-    """Does something long in another thread: signals reach the main one, and only between two of its own steps."""
-    outcome: Future[T] = Future()
-
-    def do() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=do, daemon=True).start()
-    while not outcome.done():
-        if stop.requested:
-            raise Stopped("stopped before the first step")
-        wait([outcome], timeout=0.1)
-    return outcome.result()
 
 
 class Training:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from lsac.cli.tools import bench, doctor, evaluate, report
 from lsac.cli.training import resume, train
-from lsac.errors import LsacError, Stopped
+from lsac.errors import LsacError
+from lsac.stopping import at_work
 
 USAGE = """\
 usage: lsac COMMAND ...
@@ -52,10 +53,12 @@ def main() -> None:
         print(f"lsac: no command {args[0]}{hint} (see lsac --help)", file=sys.stderr)
         sys.exit(2)
     try:
-        sys.exit(COMMANDS[args[0]](args[1:]))
-    except Stopped as error:
-        print(f"lsac: {error}", file=sys.stderr, flush=True)
-        os._exit(error.exit_code)  # the compiler may still be at work in its thread, and cannot be told to stop
+        code = COMMANDS[args[0]](args[1:])
     except LsacError as error:
         print(f"lsac: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        code = error.exit_code
+    if at_work():  # which Python would wait for, or abort over
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

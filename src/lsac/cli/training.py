@@ -83,7 +83,7 @@ def train(args: list[str]) -> int:
 def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, resume: bool) -> int:
     from lsac.display import Display
     from lsac.folder import Resumed
-    from lsac.loops import Stop
+    from lsac.stopping import Stop
     from lsac.training import Training
 
     stop = Stop()
@@ -101,8 +101,8 @@ def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, r
                 finished = training.loop.run(stop)
             finally:
                 training.close()
-    except Stopped as error:
-        raise Stopped(f"{error}; continue with: lsac resume {folder.path}") from None
+    except Stopped:
+        raise Stopped(f"stopped before the first step; continue with: lsac resume {folder.path}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -159,7 +159,7 @@ def resume(args: list[str]) -> int:
             if given.steps < step:
                 raise InputError(f"--steps {given.steps}: the run is at step {step} already")
             experiment = longer(experiment, given.steps)
-        if step >= experiment.steps:
+        if step >= experiment.steps and folder.checkpoints.newest() != folder.checkpoints.stopped:
             folder.checkpoints.tidy()
             if not (given.run / "curve.png").exists():
                 _conclude(folder)

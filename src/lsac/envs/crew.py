@@ -24,6 +24,7 @@ from lsac.envs.lanes import Episode, LanePlan
 from lsac.envs.worker import ERRORS, Station, failure, receive, send
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 
+Heed = Callable[[], None]
 LANE_SIZE = 4
 """At most this many simulators share a call of the actor: a constant, so that no result depends on the machine."""
 
@@ -92,11 +93,12 @@ class Crew:
     def _wait_for_start(self) -> None:
         if not self._ready:
             for worker in self._workers:
-                worker.result()
+                worker.result(lambda: None)
             self._ready = True
 
-    def results(self) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-        answers = [worker.result() for worker in self._workers]
+    def results(self, heed: Heed = lambda: None) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+        """What the order led to. `heed` is called while there is none, and may raise to leave without it."""
+        answers = [worker.result(heed) for worker in self._workers]
         return [header for header, _ in answers], [array for _, arrays in answers for array in arrays]
 
     def reset(self, step: int) -> None:
@@ -139,9 +141,9 @@ class Crew:
             episodes[row] = sorted(Episode(*e) for i in mine for e in lane_episodes[i])
         return np.stack(rows), episodes
 
-    def evaluated(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    def evaluated(self, heed: Heed = lambda: None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Answer to an `evaluate` order: returns and lengths, [S, episodes], and each seed's visits."""
-        _, arrays = self.results()
+        _, arrays = self.results(heed)
         both = np.stack(arrays[::2])
         return both[:, 0], both[:, 1], arrays[1::2]
 
@@ -243,9 +245,10 @@ class _Process:
         self._watch.start()
         self._tell(order, arrays)
 
-    def result(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def result(self, heed: Heed) -> tuple[dict[str, Any], list[np.ndarray]]:
         started = time.monotonic()
         while True:
+            heed()
             try:
                 if self._mine.poll(0.5):
                     header, arrays = receive(self._mine)
@@ -321,8 +324,9 @@ class _Thread:
         except Exception as error:
             self._answer = failure(error), []
 
-    def result(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def result(self, heed: Heed) -> tuple[dict[str, Any], list[np.ndarray]]:
         while self._thread is not None and self._thread.is_alive():
+            heed()
             self._thread.join(0.5)
             if self._thread.is_alive() and (stuck := self._watch.stuck()):
                 raise EnvironmentFault(stuck)
