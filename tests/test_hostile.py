@@ -336,7 +336,7 @@ def test_nothing_is_written_through_a_link(tmp_path):
     victim.write_text("precious")
     (tmp_path / ".config.json.tmp").symlink_to(victim)
     (tmp_path / "config.json").symlink_to(victim)
-    datafile.write_bytes(tmp_path / "config.json", b"{}")
+    datafile.write_bytes(tmp_path / "config.json", [b"{}"])
     assert victim.read_text() == "precious"
     assert (tmp_path / "config.json").read_bytes() == b"{}"
     assert not (tmp_path / "config.json").is_symlink()

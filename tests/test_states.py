@@ -48,6 +48,8 @@ def test_a_captured_simulator_goes_on_bit_for_bit(env_id):
     other.reset(seed=99)
     play(other, 20, seed=1)
     states.put(other, carried(state))
+    again = states.take(other)
+    assert (again.told, again.arrays.tobytes()) == (state.told, state.arrays.tobytes()), "it is all there at once"
     assert play(other, 200, seed=2) == play(env, 200, seed=2)
 
 

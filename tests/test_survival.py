@@ -194,10 +194,10 @@ def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, monkeypatch):
     assert lsac(*SAC, "--out", tmp_path / "alone").code == 0
     write, folder = datafile.write_bytes, tmp_path / "full"
 
-    def fail(path, data):
+    def fail(path, parts):
         if "step-0000000600" in path.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(path, data)
+        write(path, parts)
 
     monkeypatch.setattr(datafile, "write_bytes", fail)
     result = lsac(*SAC, "--out", folder)

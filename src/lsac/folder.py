@@ -69,7 +69,7 @@ class RunFolder:
         told = read_json(self.config).get("resumes", []) if self.config.is_file() else []
         told = [*told, resumed._asdict()] if resumed else told
         config = to_json(algorithm, experiment) | ({"resumes": told} if told else {})
-        write_bytes(self.config, json.dumps(config, indent=2).encode() + b"\n")
+        write_bytes(self.config, [json.dumps(config, indent=2).encode(), b"\n"])
 
     def require_unsaved(self, experiment: Experiment) -> None:
         """Refuses to begin a run again that got further than its first checkpoint: somebody took that away."""

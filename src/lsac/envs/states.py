@@ -31,6 +31,8 @@ KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs
 """Modules whose environments keep their state in numbers, arrays, their random generator and MuJoCo's structures."""
 PICTURES = ("tex_", "mesh_", "skin_", "hfield_")
 """Arrays of a MuJoCo model that are large and that no task changes."""
+ISLANDS = ("tree_island", "dof_island", "map_")
+"""Arrays of MuJoCo's data that say which constraints hang together: every step makes them anew."""
 
 
 class SimulatorState(NamedTuple):
@@ -131,9 +133,8 @@ def _put_known(env: gym.Env, values: dict[str, Any], arrays: dict[str, np.ndarra
     mujoco.mj_setState(simulator.model, simulator.data, arrays["integration"], mujoco.mjtState.mjSTATE_INTEGRATION)
     for name, value in arrays.items():
         part, _, field = name.partition(".")
-        target = getattr(getattr(simulator, part), field) if field else None
-        if target is not None and target.shape == value.shape:  # others depend on the contacts, and are derived
-            target[...] = value
+        if field:
+            getattr(getattr(simulator, part), field)[...] = value
 
 
 def _mujoco_arrays(env: Any) -> dict[str, np.ndarray]:
@@ -142,13 +143,14 @@ def _mujoco_arrays(env: Any) -> dict[str, np.ndarray]:
     integration = np.empty(size)
     mujoco.mj_getState(env.model, env.data, integration, mujoco.mjtState.mjSTATE_INTEGRATION)
     found = {"integration": integration}
-    for part in ("model", "data"):
+    unused = mujoco.MjData(env.model)  # its arrays of contacts and constraints are empty: a step makes them anew
+    for part, like in (("model", env.model), ("data", unused)):
         structure = getattr(env, part)
         for name in dir(structure):
-            if name.startswith(("_", *PICTURES)):
+            if name.startswith(("_", *PICTURES, *ISLANDS)):
                 continue
-            value = getattr(structure, name, None)
-            if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "biuf":
+            value, empty = getattr(structure, name, None), getattr(like, name, None)
+            if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and empty is not None and empty.size:
                 found[f"{part}.{name}"] = value
     return found
 
