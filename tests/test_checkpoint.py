@@ -14,9 +14,8 @@ import safetensors.numpy
 import lsac
 from lsac import datafile
 from lsac.checkpoint import Checkpoints, Unsaved
-from lsac.datafile import named, read, unnamed, write
+from lsac.datafile import FORMAT, named, read, unnamed, write
 from lsac.errors import CheckpointError, InputError
-from lsac.experiment import FORMAT
 
 WIDTH = 3
 

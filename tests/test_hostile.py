@@ -505,9 +505,9 @@ def agent(**fields):
 
 
 CONFIGS = {
-    "format is true": (change(format=True), "format True is not 2"),
-    "format is a float": (change(format=2.0), "format 2.0 is not 2"),
-    "format is deep": (change(format=json.loads("[" * 300 + "]" * 300)), "format a list is not 2"),
+    "format is true": (change(format=True), "format True is not 1"),
+    "format is a float": (change(format=1.0), "format 1.0 is not 1"),
+    "format is deep": (change(format=json.loads("[" * 300 + "]" * 300)), "format a list is not 1"),
     "algorithm is a list": (change(algorithm=["sac"]), "algorithm a list is not a name$"),
     "huge whole number": (experiment(steps=10**400), "steps: 10{199} is too large$"),
     "huge float": (experiment(gamma=10**400), "gamma: 10{199} is too large$"),

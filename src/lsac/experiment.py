@@ -19,8 +19,8 @@ from lsac.agents import AGENTS
 from lsac.errors import InputError
 from lsac.version import __version__
 
-FORMAT = 2
-"""Of config.json and of checkpoints; raised whenever an older program could misread a newer file."""
+FORMAT = 1
+"""Of config.json; raised whenever an older program could misread a newer file."""
 
 AT_LEAST_ONE = (
     *("batch_size", "critics", "chains", "critics_per_chain"),
