@@ -30,7 +30,7 @@ class Config:
     """width of each hidden layer, for actor and critics"""
     activation: str = "gelu"
     """relu, gelu, tanh or mish"""
-    loss: Literal["published", "released"] = "released"
+    loss: Literal["published", "released"] = "published"
     """loss of the critics: the gradient that the paper gives, or what its code does"""
     batch_size: int = 256
     """transitions per update"""

@@ -15,6 +15,9 @@ from lsac.analysis.stats import interval
 COLUMNS: tuple[str, ...] = ("run", "algorithm", "env", "seeds", "step", "final_mean", "final_low95", "final_high95")
 COLUMNS += ("last10_mean", "last10_low95", "last10_high95", "max_of_mean", "steps_per_second")
 COLOURS = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3a8fa8", "#555555")
+COLOURS += ("#e0a000", "#7fb800", "#d17fc4", "#00c2a8")
+FEW = 5
+"""Runs in a picture that leave room for a legend and for the curve of every seed."""
 
 
 PANELS: dict[str, tuple[str, ...]] = {
@@ -34,12 +37,20 @@ PANELS: dict[str, tuple[str, ...]] = {
 """What the diagnostics show, where a run has it: one panel each, a second metric in dashes."""
 
 
-def _draw(axes: plt.Axes, curve: Curve, label: str, colour: str, style: str = "-") -> None:
+def _draw(
+    axes: plt.Axes,
+    curve: Curve,
+    label: str,
+    colour: str,
+    style: str = "-",
+    each_seed: bool = True,
+    band: float = 0.18,
+) -> None:
     bands = np.array([interval(curve.values[:, t]) for t in range(len(curve.steps))])
-    for values in curve.values:
+    for values in curve.values if each_seed else ():
         axes.plot(curve.steps, values, style, color=colour, alpha=0.25, linewidth=0.8)
     if len(curve.values) > 1:
-        axes.fill_between(curve.steps, bands[:, 1], bands[:, 2], color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(curve.steps, bands[:, 1], bands[:, 2], color=colour, alpha=band, linewidth=0)
     axes.plot(curve.steps, bands[:, 0], style, color=colour, linewidth=2, label=label)
 
 
@@ -62,15 +73,21 @@ def curve_of_run(run: Run, path: Path) -> Path:
 
 
 def draw_curves(runs: list[Run], path: Path) -> Path:
-    """Mean (line), 95 % interval over seeds (band) and every seed (thin lines) of runs on one environment."""
-    returns = [run.returns() for run in runs]
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    """Mean (line), 95 % interval over seeds (band) and, of a few runs, every seed (thin lines), on one environment."""
+    returns, few = [run.returns() for run in runs], len(runs) <= FEW
+    figure, axes = plt.subplots(figsize=(7, 4.2) if few else (9.5, 5))
     for i, (label, (title, curve)) in enumerate(zip(_labels(runs), returns, strict=True)):
-        _draw(axes, curve, label, COLOURS[i % len(COLOURS)])
+        _draw(axes, curve, label, COLOURS[i % len(COLOURS)], each_seed=few, band=0.18 if few else 0.08)
         axes.set_ylabel(title)
     axes.set_title(runs[0].experiment.env, loc="left")
     axes.set_xlabel("environment steps per seed")
-    axes.legend(frameon=False, loc="best")
+    values = np.concatenate([curve.values.ravel() for _, curve in returns])
+    margin = 0.05 * (np.ptp(values) or 1.0)
+    axes.set_ylim(values.min() - margin, values.max() + margin)  # what was seen: intervals of few seeds leave it
+    if few:
+        axes.legend(frameon=False, loc="best")
+    else:
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _tidy(axes)
     return _finish(figure, path)
 

@@ -5,18 +5,19 @@ from lsac.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """The authors' settings but for one: an update per environment step, not per 20."""
+    """The authors' settings but for two: an update per environment step, not per 20, and the loss of their paper."""
     return Experiment(Config(), env, learning_starts=10_000)
 
 
 def official(env: str) -> Experiment:
     """The authors' settings: the loss of their code, and 20 environment steps per update."""
-    return Experiment(Config(), env, num_envs=20, utd=0.05, chunk=40, learning_starts=10_000, eval_every=50_000)
+    agent = Config(loss="released")
+    return Experiment(agent, env, num_envs=20, utd=0.05, chunk=40, learning_starts=10_000, eval_every=50_000)
 
 
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: Adam at 3e-4, α starts at 0.2; the published loss."""
-    agent = Config(loss="published", actor_lr=3e-4, critic_lr=3e-4, alpha_init=0.2)
+    """The settings that the LSAC paper compares all methods with: Adam at 3e-4, α starts at 0.2."""
+    agent = Config(actor_lr=3e-4, critic_lr=3e-4, alpha_init=0.2)
     return Experiment(agent, env, learning_starts=10_000)
 
 
