@@ -14,7 +14,7 @@ from lsac.analysis.stats import interval
 
 COLUMNS: tuple[str, ...] = ("run", "algorithm", "env", "seeds", "step", "final_mean", "final_low95", "final_high95")
 COLUMNS += ("last10_mean", "last10_low95", "last10_high95", "max_of_mean", "steps_per_second")
-COLOURS = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3a8fa8", "#555555")
+COLOURS: tuple[str, ...] = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3a8fa8", "#555555")
 COLOURS += ("#e0a000", "#7fb800", "#d17fc4", "#00c2a8")
 FEW = 5
 """Runs in a picture that leave room for a legend and for the curve of every seed."""
