@@ -1,9 +1,6 @@
 """Strict arithmetic for every test: no silent broadcasting, no silent promotion, warnings are errors."""
 
-import os
 from collections.abc import Iterator
-
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most programs run a few times only: what counts is the compiler
 
 import jax
 import pytest
@@ -19,16 +16,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long go first, so that no worker is left alone with one at the end."""
     rank = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
-
-
-@pytest.fixture(scope="module")
-def optimised() -> Iterator[None]:
-    """For tests that compute for longer than they compile, and for the processes that they start."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
-        jax.config.update("jax_disable_most_optimizations", False)
-        yield
-        jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True, scope="session")

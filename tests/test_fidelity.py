@@ -103,7 +103,7 @@ def test_marginals_and_correlations_on_known_gaussians():
     assert fidelity.correlation_gap(real, tilted) == pytest.approx(0.5**0.5, abs=0.03)
 
 
-@pytest.mark.usefixtures("optimised")
+@pytest.mark.computing
 def test_a_generator_fitted_to_a_replay_makes_transitions_like_those_it_has_not_seen():
     layout, rows = collect("HalfCheetah-v4", 12_000)
     rows = np.random.default_rng(0).permutation(rows)

@@ -7,7 +7,7 @@ from lsac.presets import preset
 from lsac.stopping import Stop
 from lsac.training import Training, describe, source_of
 
-pytestmark = [pytest.mark.learning, pytest.mark.usefixtures("optimised")]
+pytestmark = pytest.mark.learning
 
 
 @pytest.mark.timeout(1800)

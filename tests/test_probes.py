@@ -21,7 +21,7 @@ from lsac.experiment import Experiment, check
 from lsac.stopping import Stop
 from lsac.training import Training
 
-pytestmark = pytest.mark.usefixtures("optimised")
+pytestmark = pytest.mark.computing
 
 GAMMA = 0.9
 SEEDS = 2

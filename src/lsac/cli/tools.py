@@ -133,7 +133,7 @@ BENCH_HELP = """Time one update of an algorithm beside its matrix products alone
 
 Examples:
   lsac bench lsac
-  lsac bench sac td3 --env Hopper-v5 --seeds 5
+  lsac bench sac --env Hopper-v5 --seeds 5
   lsac bench --algorithms --env HalfCheetah-v4
 """
 

@@ -215,7 +215,7 @@ class _Process:
         self._mine, theirs = Pipe()
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
