@@ -54,11 +54,12 @@ def test_every_fault_has_a_sentence():
     assert {kind.__name__ for kind in faulty_envs.FAULTS} == SENTENCES.keys()
 
 
+@pytest.mark.parametrize("trained", [("sac",), ("lsac", "--chains", 2, "--no-synthetic")], ids=["sac", "lsac"])
 @pytest.mark.parametrize("kind", [kind for kind in SENTENCES if kind not in CHEAP])
-def test_a_simulator_that_misbehaves(kind, tmp_path, monkeypatch):
+def test_a_simulator_that_misbehaves(kind, trained, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(faulty_envs.__file__).parent), prepend=os.pathsep)
     options = ("--num-envs", 2, "--seed", 7, "--steps", 200, "--checkpoint-every", 16, "--env-timeout", SECONDS)
-    result = lsac("train", "sac", "--env", f"faulty/{kind}-v0", *TINY, *options, "--out", tmp_path / "run")
+    result = lsac("train", *trained, "--env", f"faulty/{kind}-v0", *TINY, *options, "--out", tmp_path / "run")
     assert result.code == 3
     sentence = re.sub(r"step\(\[.*?\]\)", "step([…])", result.sentence)
     assert sentence.removeprefix("lsac: ").startswith(SENTENCES[kind])
@@ -67,7 +68,7 @@ def test_a_simulator_that_misbehaves(kind, tmp_path, monkeypatch):
 
     folder, algorithm, experiment = RunFolder.open(tmp_path / "run")
     saved = folder.checkpoints.load()
-    assert (algorithm, experiment.seed, saved.record["step"]) == ("sac", 7, 32)
+    assert (algorithm, experiment.seed, saved.record["step"]) == (trained[0], 7, 32)
     assert saved.rows.shape == (1, 40, 9)
     assert np.isfinite(saved.rows).all()
     step, simulator = saved.rows[0, :, 0], saved.rows[0, :, 1]
