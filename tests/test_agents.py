@@ -302,7 +302,7 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
     kept = jax.tree.map(np.array, learner.kept())
     assert jax.tree.structure(kept) == jax.tree.structure(learner.like())
     resumed = Learner(case.agent, SPEC, SEEDS, CAPACITY, CHUNK, UPDATES)
-    resumed.restore(kept, np.asarray(learner.replay.rows), CAPACITY, learner.updates, CAPACITY)
+    resumed.restore(kept, np.asarray(learner.replay.rows), CAPACITY, learner.updates, generated_at=CAPACITY)
     assert same(resumed.state, after[0]), "what a checkpoint leaves out is made again, to the bit"
     seeds = [jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), after[0]) for row in range(len(SEEDS))]
     assert not same(*seeds)

@@ -7,13 +7,14 @@ import gymnasium as gym
 import jax
 import numpy as np
 import pytest
-from commands import metrics
+from commands import lsac, metrics
 from gymnasium import spaces
 
-from lsac import SAC, training
+from lsac import LSAC, SAC, synthesis, training
 from lsac.datafile import named, read, write
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 from lsac.folder import RunFolder
+from lsac.learner import Learner
 from lsac.loops import Loop
 
 TINY = {
@@ -335,3 +336,26 @@ def test_the_checkpoint_of_a_run_is_no_model(saved, tmp_path):
     write(tmp_path / "step.safetensors", arrays, {k: v for k, v in record.items() if k not in ("config", "format")})
     with pytest.raises(CheckpointError, match=r"is not a saved model; a run is continued with 'lsac resume'$"):
         SAC.load(tmp_path / "step")
+
+
+def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, monkeypatch):
+    """D' is in no checkpoint: that of an earlier `learn` has to be made again too."""
+    sizes = {"width": 8, "dim_t": 8, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3}
+    options = {"hidden": (8,), "batch_size": 16, "chains": 2, "synthetic_capacity": 64, "refresh_every": 64}
+    times = {"chunk": 8, "learning_starts": 16, "replay_capacity": 64, "workers": 1, "eval_every": 0}
+    model = LSAC("Pendulum-v1", generator=synthesis.Config(**sizes), **options, **times)
+    model.learn(64)
+    generated = model._state.generated
+    assert np.abs(generated).max() > 0, "the refresh at the end of a run is not left out: no resume would do it"
+    loaded = LSAC.load(model.save(tmp_path / "model"))
+    assert loaded._generated_at == model._generated_at == 64
+    model.learn(32, out=tmp_path / "run")
+    restore, found = Learner.restore, []
+
+    def watched(self, *args):
+        restore(self, *args)
+        found.append(np.asarray(self.state.generated))
+
+    monkeypatch.setattr(Learner, "restore", watched)
+    assert lsac("resume", tmp_path / "run", "--steps", 40).code == 0
+    np.testing.assert_array_equal(found, [generated])

@@ -142,16 +142,20 @@ def test_a_run_whose_checkpoints_were_taken_away_is_not_begun_again(tmp_path):
 
 
 def test_a_stop_does_not_wait_for_the_compiler():
-    stop, never = Stop(), threading.Event()
+    stop, never = Stop(final=True), threading.Event()
     threading.Timer(0.2, stop.request).start()
     started = time.monotonic()
     with pytest.raises(Stopped, match="stopped"):
         heeding(stop, never.wait)
     assert time.monotonic() - started < 5
     never.set()
-    assert heeding(Stop(), lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        heeding(Stop(), lambda: 1 // 0)
+    for final in (True, False):
+        assert heeding(Stop(final), lambda: 7) == 7
+        with pytest.raises(ZeroDivisionError):
+            heeding(Stop(final), lambda: 1 // 0)
+    stop = Stop()
+    stop.request()
+    assert heeding(stop, threading.current_thread) is threading.current_thread(), "nothing is abandoned in a notebook"
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):

@@ -68,7 +68,7 @@ class Unsaved:
 
         That is a matter of where the run is, not of when it was saved before.
         """
-        rows = np.concatenate(self._parts, axis=1) if self._parts else np.zeros((1, 0, 0), np.float32)
+        rows = np.concatenate(self._parts, axis=1)
         needed = total - self.keep
         aligned = needed // self.segment * self.segment if self.segment else needed
         start = max(total - rows.shape[1], aligned)
@@ -114,7 +114,7 @@ class Checkpoints:
         if not stopped:
             self.stopped.unlink(missing_ok=True)
         self._prune()
-        unsaved.reset(rows)
+        unsaved.reset(rows.copy())  # or all of which they are a part would stay
 
     def load(self, with_rows: bool = True) -> Checkpoint:
         """The newest checkpoint, with its transitions, or with the last of them only."""

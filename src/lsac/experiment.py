@@ -33,7 +33,7 @@ POSITIVE = ("alpha_init", "max_kl", "clip_ratio", "score_scale")
 """Options of agents, besides their step sizes, that must be greater than 0."""
 
 NOT_NEGATIVE = (
-    *("anneal_updates", "grad_norm", "obs_clip", "damping", "action_steps", "action_clip"),
+    *("refresh_every", "anneal_updates", "grad_norm", "obs_clip", "damping", "action_steps", "action_clip"),
     *("exploration_noise", "target_noise", "noise_clip"),
 )
 """Options of agents that 0 turns off."""

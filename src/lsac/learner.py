@@ -2,7 +2,6 @@
 
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,6 @@ import numpy as np
 
 from lsac import replay as rb
 from lsac import snapshot, streams
-from lsac.datafile import named, unnamed
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Sample
 
 RING_AXES: tuple[Any, Any, Any] = (0, None, None)
@@ -71,7 +69,9 @@ class Learner:
                 for purpose in (streams.REFRESH, streams.GENERATE)
             }
         self.refreshed_at = 0
-        """the step of the last refresh, or 0"""
+        """the step of this run's last refresh, or 0"""
+        self.generated_at = 0
+        """the step whose key made what is generated, perhaps in an earlier run of a model; 0 if there is nothing"""
         self._critics: Any = None
         if agent.critics is not None and agent.value is not None:
             part = jax.vmap(agent.critics)
@@ -158,7 +158,7 @@ class Learner:
         return Refreshed(state, numbers, sample)
 
     def adopt(self, refreshed: Refreshed, step: int) -> None:
-        self.state, self.refreshed_at = refreshed.state, step
+        self.state, self.refreshed_at, self.generated_at = refreshed.state, step, step
 
     def _keys_at(self, purpose: int, step: int) -> Array:
         return jax.vmap(lambda key: jax.random.fold_in(key, step))(self._rare_keys[purpose])
@@ -171,7 +171,9 @@ class Learner:
         """Shapes of what a checkpoint keeps."""
         return self._compact(self._whole)
 
-    def restore(self, kept: Any, rows: np.ndarray, total: int, updates: int, refreshed_at: int = 0) -> None:
+    def restore(
+        self, kept: Any, rows: np.ndarray, total: int, updates: int, refreshed_at: int = 0, generated_at: int = 0
+    ) -> None:
         """Puts back what a checkpoint kept and the newest of the `total` transitions that were ever stored."""
         capacity = self.replay.rows.shape[1]
         ring = np.zeros(self.replay.rows.shape, np.float32)
@@ -180,13 +182,21 @@ class Learner:
             ring[:, np.arange(total - count, total) % capacity] = rows[:, -count:]
         size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
         self.replay = rb.Replay(jnp.asarray(ring), size, head, self.replay.layout, self.replay.stride)
-        if refreshed_at:
-            state = jax.tree.map(jnp.asarray, kept)
-            self.set_state(self._generate(state, self._keys_at(streams.GENERATE, refreshed_at))[0])
-        else:  # nothing was generated yet: these parts are as they were in the beginning
-            self.set_state(unnamed(named(self.state) | named(kept), self._whole, Path("checkpoint")))
+        if generated_at:
+            self.state = jax.tree.map(jnp.asarray, kept)  # what it was is gone before anything is generated
+            self.set_state(self._generate(self.state, self._keys_at(streams.GENERATE, generated_at))[0], generated_at)
+        else:  # nothing was generated yet: the parts that are left out are as they were in the beginning
+            self.set_state(
+                jax.tree.map(
+                    lambda part, first: first if part is None else part,
+                    kept,
+                    self.state,
+                    is_leaf=lambda part: part is None,
+                )
+            )
         self.updates, self.refreshed_at = updates, refreshed_at
+        jax.block_until_ready(self.state)
 
-    def set_state(self, state: Any) -> None:
-        self.state = jax.tree.map(jnp.asarray, state)
+    def set_state(self, state: Any, generated_at: int = 0) -> None:
+        self.state, self.generated_at = jax.tree.map(jnp.asarray, state), generated_at
         self.policies = self._snapshot(self.state)

@@ -86,6 +86,7 @@ class Loop:
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(seeds)]
         self._evaluated_at = self._logged_at = -1
+        self._stop = Stop()
         self._seconds = 0.0
         self._log: MetricsLog | None = None
 
@@ -157,8 +158,9 @@ class Loop:
         return last if last > e.learning_starts else 0
 
     def _refresh_due(self) -> bool:
-        """At the end of a run it is left to a longer one."""
-        return self.step < self.experiment.steps and self.learner.refreshed_at != self._last_refresh(self.step)
+        """At the end of a run it is left to a resume that makes the run longer, if there may be one."""
+        left = self._stop.final and self.step >= self.experiment.steps
+        return not left and self.learner.refreshed_at != self._last_refresh(self.step)
 
     def _refresh(self) -> None:
         self._finish_inspection()
@@ -347,6 +349,7 @@ class Loop:
             "env": e.env,
             "updates": self.learner.updates,
             "refreshed_at": self.learner.refreshed_at,
+            "generated_at": self.learner.generated_at,
             "pending": pending,
             "evaluated_at": self._evaluated_at,
             "logged_at": self._logged_at,
@@ -409,7 +412,8 @@ class Loop:
         self.step = self._learned_to = record["step"]
         pending, rows = record["pending"], checkpoint.rows
         stored = rows[:, : rows.shape[1] - pending]
-        self.learner.restore(state, stored, self.step, record["updates"], record["refreshed_at"])
+        generated_at = field(record, "generated_at", int, checkpoint.path)
+        self.learner.restore(state, stored, self.step, record["updates"], record["refreshed_at"], generated_at)
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
         self._unsaved.reset(checkpoint.tail)
         self._evaluated_at = field(record, "evaluated_at", int, checkpoint.path)

@@ -52,6 +52,7 @@ class Model:
         self._simulator = adapter.Simulator(adapter.build(adapter.find(env)) if isinstance(env, str) else env)
         self._set_agent()
         self._state: Any = None
+        self._generated_at = 0
         self.num_timesteps = 0
 
     def learn(
@@ -96,9 +97,10 @@ class Model:
             )
             stack.callback(training.close)
             if self._state is not None:
-                training.loop.learner.set_state(self._state)
+                training.loop.learner.set_state(self._state, self._generated_at)
             training.loop.run(stop)
             self._state = jax.device_get(training.loop.learner.state)
+            self._generated_at = training.loop.learner.generated_at
             self.num_timesteps += training.loop.step
         return self
 
@@ -128,6 +130,7 @@ class Model:
         path = _with_suffix(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         record = {"config": to_json(self.algorithm, self.experiment), "timesteps": self.num_timesteps}
+        record |= {"generated_at": self._generated_at}
         datafile.write(path, datafile.named(self._current_state()), record)
         return path
 
@@ -141,9 +144,9 @@ class Model:
         algorithm, experiment = from_json(record["config"], str(path))
         if algorithm != cls.algorithm:
             raise CheckpointError(f"{path}: holds a model of {algorithm}, not of {cls.algorithm}")
-        timesteps = record.get("timesteps")
-        if type(timesteps) is not int or timesteps < 0:
-            raise CheckpointError(f"{path}: field timesteps is {shown(timesteps)}, not a number of steps")
+        for name in ("timesteps", "generated_at"):
+            if type(record.get(name)) is not int or record[name] < 0:
+                raise CheckpointError(f"{path}: field {name} is {shown(record.get(name))}, not a number of steps")
         # before anything is made for as many seeds as the file claims to have
         if not arrays or any(array.shape[:1] != (experiment.seeds,) for array in arrays.values()):
             raise CheckpointError(f"{path}: does not hold arrays for {experiment.seeds} seeds")
@@ -152,7 +155,7 @@ class Model:
         model._set_agent()
         like = jax.eval_shape(jax.vmap(model._agent.init), model._init_keys())
         model._state = datafile.unnamed(arrays, like, path)
-        model.num_timesteps = timesteps
+        model.num_timesteps, model._generated_at = record["timesteps"], record["generated_at"]
         return model
 
     def _set_agent(self) -> None:

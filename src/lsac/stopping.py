@@ -15,8 +15,10 @@ LONG_WORK = "long work"
 class Stop:
     """Signals and callbacks request it; a run heeds it between two chunks, and wherever it waits for long."""
 
-    def __init__(self) -> None:
+    def __init__(self, final: bool = False) -> None:
         self.requested = False
+        self.final = final
+        """whether the process ends with the run, so that work may be abandoned and left to a resume"""
 
     def request(self, *_: Any) -> None:
         self.requested = True
@@ -27,7 +29,11 @@ class Stop:
 
 
 def heeding(stop: Stop, work: Callable[[], T]) -> T:
-    """Does something long in another thread: signals reach the main one, and only between two of its own steps."""
+    """Does something long. If the stop is final, then in another thread, which is abandoned when it is requested:
+    signals reach the main one, and only between two of its own steps."""
+    if not stop.final:
+        return work()
+    stop.heed()
     outcome: Future[T] = Future()
 
     def do() -> None:

@@ -179,7 +179,7 @@ class Training:
                 stack.callback(self.evaluators.close)
             say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
             started = time.monotonic()
-            learner = heeding(stop, lambda: _compiled(agent, spec, e)) if stop else _compiled(agent, spec, e)
+            learner = heeding(stop or Stop(), lambda: _compiled(agent, spec, e))
             seconds = time.monotonic() - started
             say(f"compiled in {seconds:.1f} s")
             inspect = inspector(source) if agent.refresh else None

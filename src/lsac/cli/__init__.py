@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 
 from lsac.cli.tools import bench, doctor, evaluate, report
@@ -52,12 +53,15 @@ def main() -> None:
         hint = f"; did you mean {close[0]}?" if close else ""
         print(f"lsac: no command {args[0]}{hint} (see lsac --help)", file=sys.stderr)
         sys.exit(2)
+    code = 1
     try:
         code = COMMANDS[args[0]](args[1:])
     except LsacError as error:
         print(f"lsac: {error}", file=sys.stderr)
         code = error.exit_code
-    if at_work():  # which Python would wait for, or abort over
+    except Exception:
+        traceback.print_exc()
+    if at_work():  # which Python would abort over
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,10 +84,10 @@ def train(args: list[str]) -> int:
 def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, resume: bool) -> int:
     from lsac.display import Display
     from lsac.folder import Resumed
-    from lsac.stopping import Stop
+    from lsac.stopping import Stop, heeding
     from lsac.training import Training
 
-    stop = Stop()
+    stop = Stop(final=True)
     before = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         with Display() as display:
@@ -95,7 +96,8 @@ def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, r
             try:
                 if resume:
                     saved = folder.checkpoints.newest() is not None
-                    kind = training.loop.restore(folder.checkpoints.load()) if saved else "start"
+                    load = partial(_restore, training.loop, folder)
+                    kind = heeding(stop, load) if saved else "start"
                     folder.write_config(algorithm, experiment, Resumed(training.loop.step, kind))
                     display.say(f"continuing at step {training.loop.step:,}; {RESUMES[kind]}")
                 finished = training.loop.run(stop)
@@ -111,6 +113,10 @@ def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, r
         return STOPPED
     _conclude(folder)
     return 0
+
+
+def _restore(loop: Any, folder: Any) -> str:
+    return loop.restore(folder.checkpoints.load())
 
 
 def _conclude(folder: Any) -> None:

@@ -31,8 +31,6 @@ KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs
 """Modules whose environments keep their state in numbers, arrays, their random generator and MuJoCo's structures."""
 PICTURES = ("tex_", "mesh_", "skin_", "hfield_")
 """Arrays of a MuJoCo model that are large and that no task changes."""
-ISLANDS = ("tree_island", "dof_island", "map_")
-"""Arrays of MuJoCo's data that say which constraints hang together: every step makes them anew."""
 
 
 class SimulatorState(NamedTuple):
@@ -134,11 +132,17 @@ def _put_known(env: gym.Env, values: dict[str, Any], arrays: dict[str, np.ndarra
     for name, value in arrays.items():
         part, _, field = name.partition(".")
         if field:
-            getattr(getattr(simulator, part), field)[...] = value
+            target = {"model": simulator.model, "data": simulator.data}[part].__getattribute__(field)
+            if target.shape != value.shape or target.dtype != value.dtype or target.dtype.kind != "f":
+                raise ValueError(f"{name} is {value.dtype}{list(value.shape)}")
+            target[...] = value
 
 
 def _mujoco_arrays(env: Any) -> dict[str, np.ndarray]:
-    """The integration state alone is not enough: rewards read derived positions as the last step left them."""
+    """The integration state alone is not enough: rewards read derived positions as the last step left them.
+
+    Whole numbers are indices, which a step makes anew or never changes; nor should a file be able to set one.
+    """
     size = mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION)
     integration = np.empty(size)
     mujoco.mj_getState(env.model, env.data, integration, mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -147,10 +151,10 @@ def _mujoco_arrays(env: Any) -> dict[str, np.ndarray]:
     for part, like in (("model", env.model), ("data", unused)):
         structure = getattr(env, part)
         for name in dir(structure):
-            if name.startswith(("_", *PICTURES, *ISLANDS)):
+            if name.startswith(("_", *PICTURES)):
                 continue
             value, empty = getattr(structure, name, None), getattr(like, name, None)
-            if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and empty is not None and empty.size:
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and empty is not None and empty.size:
                 found[f"{part}.{name}"] = value
     return found
 
