@@ -1,5 +1,8 @@
 """The Python interface: learning, predicting, keeping a model, and what becomes of the user's environment."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import faulty_envs
@@ -336,6 +339,20 @@ def test_the_checkpoint_of_a_run_is_no_model(saved, tmp_path):
     write(tmp_path / "step.safetensors", arrays, {k: v for k, v in record.items() if k not in ("config", "format")})
     with pytest.raises(CheckpointError, match=r"is not a saved model; a run is continued with 'lsac resume'$"):
         SAC.load(tmp_path / "step")
+
+
+def test_compiled_programs_are_kept_also_if_something_was_compiled_before(tmp_path):
+    """As in a notebook, where JAX was at work before the first `learn`."""
+    code = """
+import jax, jax.numpy as jnp
+jax.jit(lambda x: x + 1)(jnp.ones(3))
+from lsac import SAC
+SAC("Pendulum-v1", hidden=(16,), batch_size=32, chunk=8, replay_capacity=64, learning_starts=16).learn(32)
+"""
+    environment = os.environ | {"LSAC_CACHE": str(tmp_path)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert list((tmp_path / "xla").glob("jit_learn-*"))
 
 
 def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import gymnasium as gym
 import jax
 import numpy as np
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from lsac import memory, snapshot
 from lsac import replay as rb
@@ -31,6 +32,7 @@ def cache_compilations() -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(rates.cache_folder() / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        reset_cache()  # JAX decides at its first compilation, which may be over, whether it has a cache
 
 
 def source_of(env: str | gym.Env) -> Source:
