@@ -34,7 +34,7 @@ def test_running_the_products_multiplies_as_the_update_does():
 
 def test_the_command_prints_time_ratio_and_size():
     """Pendulum, two layers of 128: 17,282 numbers of the actor and 2 × 17,281 of the critics, counted by hand."""
-    result = lsac("bench", "sac", "--env", "Pendulum-v1", "--preset", "quickstart", "--rounds", 2, "--updates", 2)
+    result = lsac("bench", "sac", "--env", "Pendulum-v1", "--preset", "quickstart", "--rounds", 1, "--updates", 2)
     assert (result.code, result.err) == (0, "")
     first, head, line = result.out.splitlines()
     assert first.startswith("Pendulum-v1: 3 observations, 1 actions; 1 seed on ")
@@ -42,7 +42,7 @@ def test_the_command_prints_time_ratio_and_size():
     name, update, _, products, _, ratio, noise, parameters, *_ = line.split()
     assert (name, noise, parameters) == ("sac", "–", "51,844")
     assert min(float(update), float(products)) > 0
-    assert float(ratio) == pytest.approx(float(update) / float(products), rel=0.9)
+    assert float(ratio) == pytest.approx(float(update) / float(products), rel=0.1)  # but for what is cut off in print
 
 
 def test_all_algorithms_stand_in_one_table_beside_the_paper(monkeypatch):

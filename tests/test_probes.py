@@ -78,7 +78,7 @@ TRUTHS = {
 }
 
 
-HARDER = ("DelayedReward", "RewardFromBoth", "TimeLimited")
+HARDER = ("DelayedReward", "RewardFromBoth")
 CORE = ("sac",)
 
 
