@@ -386,13 +386,14 @@ class Loop:
     def _require_fit(self, checkpoint: Checkpoint) -> None:
         """Refuses a checkpoint whose counters or transitions cannot be those of this run."""
         e, record, path = self.experiment, checkpoint.record, checkpoint.path
-        names = ("step", "pending", "updates", "refreshed_at")
-        step, pending, updates, refreshed_at = counters = [field(record, name, int, path) for name in names]
+        names = ("step", "pending", "updates", "refreshed_at", "generated_at")
+        step, pending, updates, refreshed_at, generated_at = counters = [field(record, n, int, path) for n in names]
         first = -(-e.learning_starts // e.chunk) * e.chunk
         learned = max(0, step - first) // e.chunk * e.updates_per_chunk
         fits = step >= 0 and step % e.chunk == 0 and pending in (0, e.chunk)
         refreshes = {self._last_refresh(step), self._last_refresh(max(0, step - e.chunk))}  # done, or due
-        if not fits or updates != learned or refreshed_at not in refreshes:
+        fits &= refreshed_at in refreshes and (generated_at == refreshed_at or refreshed_at == 0 <= generated_at)
+        if not fits or updates != learned:
             told = ", ".join(f"{name} {count}" for name, count in zip(names, counters, strict=True))
             raise CheckpointError(f"{path}: its counters cannot be those of this run ({told})")
         rows = (e.seeds, min(step + pending, self._unsaved.keep), self.learner.replay.layout.width)
@@ -412,8 +413,8 @@ class Loop:
         self.step = self._learned_to = record["step"]
         pending, rows = record["pending"], checkpoint.rows
         stored = rows[:, : rows.shape[1] - pending]
-        generated_at = field(record, "generated_at", int, checkpoint.path)
-        self.learner.restore(state, stored, self.step, record["updates"], record["refreshed_at"], generated_at)
+        counters = record["updates"], record["refreshed_at"], record["generated_at"]
+        self.learner.restore(state, stored, self.step, *counters)
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
         self._unsaved.reset(checkpoint.tail)
         self._evaluated_at = field(record, "evaluated_at", int, checkpoint.path)

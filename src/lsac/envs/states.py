@@ -132,7 +132,7 @@ def _put_known(env: gym.Env, values: dict[str, Any], arrays: dict[str, np.ndarra
     for name, value in arrays.items():
         part, _, field = name.partition(".")
         if field:
-            target = {"model": simulator.model, "data": simulator.data}[part].__getattribute__(field)
+            target = getattr({"model": simulator.model, "data": simulator.data}[part], field)
             if target.shape != value.shape or target.dtype != value.dtype or target.dtype.kind != "f":
                 raise ValueError(f"{name} is {value.dtype}{list(value.shape)}")
             target[...] = value
