@@ -152,7 +152,7 @@ def test_network_against_numpy():
     x, c = np.array([0.3, -1.0, 2.0], np.float32), np.float32(-0.4)
 
     def apply(layer, h):
-        return h @ np.asarray(layer.weight) + np.asarray(layer.bias)
+        return np.asarray(layer.weight) @ h + np.asarray(layer.bias)
 
     angle = 2 * np.pi * np.asarray(net.frequencies) * c
     time = apply(net.embed[0], np.concatenate([[c], np.sin(angle), np.cos(angle)]))

@@ -29,7 +29,7 @@ def critics_of(*coefficients):
     """Stacked linear critics, each given as (w_s, w_a, …, b)."""
     size = len(coefficients[0]) - 2
     shape = jax.eval_shape(lambda: ensemble(lambda k: Critic(1, size, (), "relu", k), len(coefficients), KEY))
-    layer = f32(*([[w] for w in row[:-1]] for row in coefficients)), f32(*([row[-1]] for row in coefficients))
+    layer = f32(*([row[:-1]] for row in coefficients)), f32(*([row[-1]] for row in coefficients))
     return eqx.tree_at(lambda c: (c.mlp.layers[0].weight, c.mlp.layers[0].bias), shape, layer)
 
 
@@ -38,7 +38,7 @@ def actor_of(constant=0.0, slope=0.0):
     shape = jax.eval_shape(lambda: dipo.DiffusionActor(1, 1, (1,), "relu", KEY))
     actor = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shape)
     first, last = actor.mlp.layers
-    weight = first.weight.at[0].set(1.0)
+    weight = first.weight.at[:, 0].set(1.0)
     layers = (
         eqx.tree_at(lambda x: (x.weight, x.bias), first, (weight, f32(100.0))),
         eqx.tree_at(lambda x: (x.weight, x.bias), last, (f32([slope]), f32(constant - 100.0 * slope))),
@@ -85,7 +85,7 @@ def rows_of(key):
 
 def coefficients(critics):
     layer = critics.mlp.layers[0]
-    return np.concatenate([layer.weight[..., 0], layer.bias], axis=1)
+    return np.concatenate([layer.weight[:, 0], layer.bias], axis=1)
 
 
 # the policy
@@ -115,7 +115,7 @@ def test_weights_start_normal_with_half_the_root_of_their_inputs_and_without_bia
     state = jax.jit(dipo.make(config_of(hidden=(64,)), SPEC).init)(KEY)
     for layer in (*state.actor.time.layers, *state.actor.mlp.layers, *state.critics.mlp.layers):
         assert not np.any(layer.bias)
-        spread = np.std(layer.weight) * np.sqrt(layer.weight.shape[-2])
+        spread = np.std(layer.weight) * np.sqrt(layer.weight.shape[-1])
         assert spread == pytest.approx(0.5, rel=0.2)
 
 

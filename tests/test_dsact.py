@@ -53,13 +53,13 @@ def raw(std):
 def critics_of(*coefficients):
     """Two stacked critics, each given as (w_s, w_a, b, σ)."""
     shape = jax.eval_shape(lambda key: ensemble(lambda k: GaussianCritic(1, 1, (), "relu", k), 2, key), KEY)
-    weight = [[[s, 0], [a, 0]] for s, a, _, _ in coefficients]
+    weight = [[[s, a], [0, 0]] for s, a, _, _ in coefficients]
     return with_layer(shape, weight, [[b, raw(std)] for _, _, b, std in coefficients])
 
 
 def actor_of(m_0, log_std):
     shape = jax.eval_shape(lambda key: GaussianActor(1, 1, (), "relu", key, (-20.0, 0.5)), KEY)
-    return with_layer(shape, [[0, 0]], [m_0, log_std])
+    return with_layer(shape, [[0], [0]], [m_0, log_std])
 
 
 def state_of(actor, critics, target_actor=None, targets=None, log_alpha=-30.0, updates=0):

@@ -23,7 +23,7 @@ from test_model import TINY
 
 from lsac import SAC, datafile
 from lsac.checkpoint import Checkpoints, Unsaved
-from lsac.datafile import DIGITS, LABEL, read, write
+from lsac.datafile import DIGITS, FORMAT, LABEL, read, write
 from lsac.errors import CheckpointError, InputError
 from lsac.experiment import from_json
 from lsac.folder import RunFolder
@@ -163,7 +163,7 @@ def label(text, **arrays):
 
 def twice_in_header():
     """Two entries of one name, with the digest of the one that safetensors believes."""
-    good = label('{"format": 2}')
+    good = label(f'{{"format": {FORMAT}}}')
     size = int.from_bytes(good[:8], "little")
     header, data = good[8 : 8 + size].rstrip(), good[8 + size :]
     again = json.dumps(json.loads(header)["weight"]).encode()
@@ -171,7 +171,7 @@ def twice_in_header():
 
 
 def two_labels():
-    good = label('{"format": 2}')
+    good = label(f'{{"format": {FORMAT}}}')
     size = int.from_bytes(good[:8], "little")
     return raw(good[8 : 8 + size].replace(b'{"lsac":', b'{"lsac": "x", "lsac":'), good[8 + size :])
 
@@ -214,8 +214,14 @@ CONTENT = {
     "format is NaN": (lambda: label('{"format": NaN}'), "field format is nan, not of type int$"),
     "format is true": (lambda: label('{"format": true}'), "field format is True, not of type int$"),
     "format is a list": (lambda: label('{"format": [[]]}'), "field format is a list, not of type int$"),
-    "newer": (lambda: label('{"format": 3}'), "has format 3; this version reads format 2$"),
-    "older": (lambda: label('{"format": 1}'), "has format 1; this version reads format 2$"),
+    "newer": (
+        lambda: label(f'{{"format": {FORMAT + 1}}}'),
+        f"has format {FORMAT + 1}; this version reads format {FORMAT}$",
+    ),
+    "older": (
+        lambda: label(f'{{"format": {FORMAT - 1}}}'),
+        f"has format {FORMAT - 1}; this version reads format {FORMAT}$",
+    ),
 }
 
 

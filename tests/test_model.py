@@ -46,8 +46,8 @@ def model():
 def by_hand(model, obs, row=0):
     """2 · tanh(mean): the torque of Pendulum-v1 that a deterministic policy chooses, in NumPy."""
     first, last = model._state.actor.mlp.layers
-    hidden = np.maximum(obs @ first.weight[row] + first.bias[row], 0)
-    mean = (hidden @ last.weight[row] + last.bias[row])[..., :1]
+    hidden = np.maximum(obs @ first.weight[row].T + first.bias[row], 0)
+    mean = (hidden @ last.weight[row].T + last.bias[row])[..., :1]
     return 2 * np.tanh(mean)
 
 
@@ -376,3 +376,19 @@ def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, m
     monkeypatch.setattr(Learner, "restore", watched)
     assert lsac("resume", tmp_path / "run", "--steps", 40).code == 0
     np.testing.assert_array_equal(found, [generated])
+
+
+def test_a_run_that_begins_with_a_model_and_dies_at_once_begins_with_it_again(tmp_path, monkeypatch):
+    path = SAC("Pendulum-v1", **TINY).learn(64).save(tmp_path / "model")
+    SAC.load(path).learn(64, out=tmp_path / "alone")
+
+    def die(self):
+        raise KeyError("as if it were killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_advance", die)
+        with pytest.raises(KeyError):
+            SAC.load(path).learn(64, out=tmp_path / "died")
+    assert lsac("resume", tmp_path / "died").code == 0
+    alone, died = ((tmp_path / name / "checkpoints/step-0000000064.safetensors") for name in ("alone", "died"))
+    assert alone.read_bytes() == died.read_bytes()

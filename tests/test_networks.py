@@ -6,7 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac.networks import ACTIVATIONS, MLP, Critic, GaussianActor, GaussianCritic, Linear, ensemble, polyak, q_values
+from lsac.networks import (
+    ACTIVATIONS,
+    MLP,
+    Critic,
+    GaussianActor,
+    GaussianCritic,
+    Linear,
+    ensemble,
+    gelu,
+    polyak,
+    q_values,
+)
 
 NUMPY_ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0.0),
@@ -34,15 +45,15 @@ def numpy_mlp(mlp, x):
     activate = NUMPY_ACTIVATIONS[mlp.activation]
     *inner, last = [(layer.weight.astype(np.float64), layer.bias.astype(np.float64)) for layer in mlp.layers]
     for weight, bias in inner:
-        x = activate(x @ weight + bias)
-    return x @ last[0] + last[1]
+        x = activate(x @ weight.T + bias)
+    return x @ last[0].T + last[1]
 
 
-def test_linear_is_x_times_weight_plus_bias():
+def test_linear_is_weight_times_x_plus_bias():
     layer = eqx.tree_at(
         lambda m: (m.weight, m.bias),
         filled(lambda key: Linear(2, 3, key)),
-        (np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32), np.array([0.5, -0.5, 0.0], np.float32)),
+        (np.array([[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]], np.float32), np.array([0.5, -0.5, 0.0], np.float32)),
     )
     np.testing.assert_array_equal(layer(np.array([1.0, -1.0], np.float32)), [-2.5, -3.5, -3.0])
 
@@ -55,6 +66,21 @@ def test_linear_weights_and_bias_fill_plus_minus_one_over_root_fan_in():
         assert abs(magnitude.mean() - 0.125) < 0.02
         assert abs(values.mean()) < 0.03
     assert np.isin(layer.bias, layer.weight).mean() < 0.05
+
+
+def test_gradient_of_a_weight_over_a_batch_is_not_transposed():
+    layer, x = filled(lambda key: Linear(3, 2, key)), jnp.ones((5, 3))
+    program = str(jax.make_jaxpr(jax.grad(lambda m: jnp.sum(jax.vmap(m)(x) ** 2)))(layer))
+    assert program.count("dot_general") == 2
+    assert "transpose" not in program
+
+
+def test_gelu_and_its_first_two_derivatives_are_those_of_jax():
+    x = jnp.linspace(-8.0, 8.0, 401)
+    ours, theirs = gelu, jax.nn.gelu
+    for atol in (2e-6, 1e-5, 1e-4):
+        np.testing.assert_allclose(jax.jit(jax.vmap(ours))(x), jax.jit(jax.vmap(theirs))(x), rtol=0.0, atol=atol)
+        ours, theirs = jax.grad(ours), jax.grad(theirs)
 
 
 def test_mish_and_its_slope_are_right_far_out():
@@ -96,14 +122,14 @@ def test_ensemble_member_is_what_its_key_makes():
 
 
 def test_critic_reads_observation_then_action_and_gives_a_scalar():
-    critic = with_weights(filled(lambda key: Critic(2, 1, (), "relu", key)), [[1.0], [10.0], [100.0]], [0.5])
+    critic = with_weights(filled(lambda key: Critic(2, 1, (), "relu", key)), [[1.0, 10.0, 100.0]], [0.5])
     q = critic(np.array([1.0, 2.0], np.float32), np.array([3.0], np.float32))
     assert q.shape == ()
     assert q == 321.5
 
 
 def test_gaussian_critic_gives_the_mean_and_a_positive_std():
-    critic = with_weights(filled(lambda key: GaussianCritic(1, 1, (), "relu", key)), [[1, 0], [10, 0]], [0.5, -3.0])
+    critic = with_weights(filled(lambda key: GaussianCritic(1, 1, (), "relu", key)), [[1, 10], [0, 0]], [0.5, -3.0])
     mean, std = critic(np.array([1.0], np.float32), np.array([2.0], np.float32))
     assert mean == 21.5
     np.testing.assert_allclose(std, np.log1p(np.exp(-3.0)), rtol=1e-6)
@@ -111,7 +137,7 @@ def test_gaussian_critic_gives_the_mean_and_a_positive_std():
 
 def test_actor_gives_mean_and_clipped_log_std():
     actor = filled(lambda key: GaussianActor(1, 2, (), "relu", key, (-20.0, 2.0)))
-    actor = with_weights(actor, np.zeros((1, 4)), [7.0, -50.0, 5.0, -30.0])
+    actor = with_weights(actor, np.zeros((4, 1)), [7.0, -50.0, 5.0, -30.0])
     mean, log_std = actor(np.zeros(1, np.float32))
     np.testing.assert_array_equal(mean, [7.0, -50.0])
     np.testing.assert_array_equal(log_std, [2.0, -20.0])

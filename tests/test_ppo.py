@@ -250,7 +250,7 @@ def test_weights_start_orthogonal_and_the_policy_near_zero():
     for mlp, last in ((networks.actor.mlp, 0.01), (networks.critic, 1.0)):
         for layer, scale in zip(mlp.layers, (1.0, 1.0, last), strict=True):
             w = np.asarray(layer.weight)
-            gram = w.T @ w  # columns are orthogonal, and √2 long
+            gram = w @ w.T  # rows are orthogonal, and √2 long
             np.testing.assert_allclose(gram, 2.0 * scale**2 * np.eye(len(gram)), atol=1e-5 * scale**2)
             assert not np.any(layer.bias)
     np.testing.assert_allclose(networks.actor.log_std, [-0.7] * 3, rtol=1e-6)

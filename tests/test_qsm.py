@@ -105,9 +105,9 @@ def test_network_against_numpy():
 
     def apply(mlp, x):
         for layer in mlp.layers[:-1]:
-            x = x @ np.asarray(layer.weight) + np.asarray(layer.bias)
+            x = np.asarray(layer.weight) @ x + np.asarray(layer.bias)
             x = x * np.tanh(np.log1p(np.exp(x)))
-        return x @ np.asarray(mlp.layers[-1].weight) + np.asarray(mlp.layers[-1].bias)
+        return np.asarray(mlp.layers[-1].weight) @ x + np.asarray(mlp.layers[-1].bias)
 
     angles = 2 * np.pi * 3 * np.asarray(actor.frequencies)
     time = apply(actor.time, np.concatenate([np.cos(angles), np.sin(angles)]))
@@ -205,9 +205,7 @@ def critics_of(*coefficients):
     """Two critics w a + b, each given as (w, b)."""
     shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), 2, key), KEY)
     layer = lambda c: (c.mlp.layers[0].weight, c.mlp.layers[0].bias)  # noqa: E731
-    return eqx.tree_at(
-        layer, shape, (f32(*([[0], [w]] for w, _ in coefficients)), f32(*([b] for _, b in coefficients)))
-    )
+    return eqx.tree_at(layer, shape, (f32(*([[0, w]] for w, _ in coefficients)), f32(*([b] for _, b in coefficients))))
 
 
 def state_of(actor, critics, targets):

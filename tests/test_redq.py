@@ -42,12 +42,12 @@ def critics_of(biases, slopes=None):
     """Stacked critics Q_i = slope_i a + bias_i."""
     slopes = slopes or [0.0] * len(biases)
     shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), len(biases), key), KEY)
-    return with_layer(shape, [[[0.0], [slope]] for slope in slopes], [[bias] for bias in biases])
+    return with_layer(shape, [[[0.0, slope]] for slope in slopes], [[bias] for bias in biases])
 
 
 def actor_of(mean, log_std):
     shape = jax.eval_shape(lambda key: GaussianActor(1, 1, (), "relu", key, (-20.0, 2.0)), KEY)
-    return with_layer(shape, [[0.0, 0.0]], [mean, log_std])
+    return with_layer(shape, [[0.0], [0.0]], [mean, log_std])
 
 
 def state_of(critics, targets=None, log_alpha=-30.0):
@@ -83,8 +83,8 @@ def test_every_subset_without_repetition_is_drawn_and_all_alike():
 def test_subset_keeps_a_critic_whole():
     critics = critics_of([0, 1, 2, 3], slopes=[0.0, 10.0, 20.0, 30.0])
     layer = redq.subset(critics, 3, KEY).mlp.layers[0]
-    assert layer.weight.shape == (3, 2, 1)
-    np.testing.assert_array_equal(layer.weight[:, 1, 0], 10 * layer.bias[:, 0])
+    assert layer.weight.shape == (3, 1, 2)
+    np.testing.assert_array_equal(layer.weight[:, 0, 1], 10 * layer.bias[:, 0])
 
 
 def test_actor_loss_uses_the_mean_of_all_critics():

@@ -23,7 +23,7 @@ from lsac.display import Display, duration
 from lsac.errors import InputError
 from lsac.experiment import Experiment
 from lsac.folder import RunFolder
-from lsac.loops import Progress
+from lsac.journal import Progress
 from lsac.types import EnvSpec
 
 # the interval

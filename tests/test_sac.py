@@ -37,12 +37,12 @@ def with_layer(module, weight, bias):
 def critics_of(*coefficients):
     """Stacked linear critics, each given as (w_s, w_a, b)."""
     shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), len(coefficients), key), KEY)
-    return with_layer(shape, [[[s], [a]] for s, a, _ in coefficients], [[b] for *_, b in coefficients])
+    return with_layer(shape, [[[s, a]] for s, a, _ in coefficients], [[b] for *_, b in coefficients])
 
 
 def actor_of(m_s, m_0, log_std):
     shape = jax.eval_shape(lambda key: GaussianActor(1, 1, (), "relu", key, (-20.0, 2.0)), KEY)
-    return with_layer(shape, [[m_s, 0.0]], [m_0, log_std])
+    return with_layer(shape, [[m_s], [0.0]], [m_0, log_std])
 
 
 def batch_of(obs, action, reward, discount, next_obs):
@@ -162,7 +162,7 @@ def replay_of(reward, discount):
 def coefficients(critics):
     """[K, 3]: (w_s, w_a, b) of every critic."""
     layer = critics.mlp.layers[0]
-    return np.concatenate([layer.weight[..., 0], layer.bias], axis=1)
+    return np.concatenate([layer.weight[:, 0], layer.bias], axis=1)
 
 
 def actor_bias(actor):

@@ -40,7 +40,7 @@ def f32(*values):
 def critics_of(*coefficients):
     """Stacked linear critics, each given as (w_s, w_a, b)."""
     shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), len(coefficients), key), KEY)
-    weight, bias = [[[s], [a]] for s, a, _ in coefficients], [[b] for *_, b in coefficients]
+    weight, bias = [[[s, a]] for s, a, _ in coefficients], [[b] for *_, b in coefficients]
     where = lambda m: (m.mlp.layers[0].weight, m.mlp.layers[0].bias)  # noqa: E731
     return eqx.tree_at(where, shape, (f32(*weight), f32(*bias)))
 

@@ -28,8 +28,8 @@ DTYPES = {"bool": "BOOL"} | {
     f"{kind}{8 * n}": f"{kind[0].upper()}{8 * n}" for kind in ("int", "uint", "float") for n in (1, 2, 4, 8)
 }
 """How safetensors calls NumPy's numbers."""
-FORMAT = 2
-"""Of data files; raised whenever another program could misread one. 2: no checkpoint holds generated transitions."""
+FORMAT = 3
+"""Of data files; raised whenever another program could misread one. 3: a layer holds its weights [out, in]."""
 LABEL = "lsac"
 """Of a file's one label: the SHA-256 of its content, then the record as JSON."""
 DIGITS = 64

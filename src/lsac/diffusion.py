@@ -71,12 +71,12 @@ class Denoiser(eqx.Module):
         for block in self.blocks:
             h = h + _affine(block, jax.nn.relu(h))
         weight = self.leave.weight.astype(dtype)
-        return jnp.matmul(jax.nn.relu(h), weight, preferred_element_type=jnp.float32) + self.leave.bias
+        return jnp.inner(jax.nn.relu(h), weight, preferred_element_type=jnp.float32) + self.leave.bias
 
 
 def _affine(layer: Linear, x: Array) -> Array:
     """The layer in the dtype of its input."""
-    return x @ layer.weight.astype(x.dtype) + layer.bias.astype(x.dtype)
+    return jnp.inner(x, layer.weight.astype(x.dtype)) + layer.bias.astype(x.dtype)
 
 
 class Preconditioning(NamedTuple):

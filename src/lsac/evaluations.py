@@ -16,6 +16,18 @@ class Result(NamedTuple):
     lengths: np.ndarray  # [S, episodes]
     judged: list[dict[str, float]]  # per seed, what the critics said and what came true
 
+    def numbers(self) -> list[dict[str, float]]:
+        """Of every seed, by name."""
+        return [
+            {
+                "mean_reward": float(returns.mean()),
+                "std_reward": float(returns.std()),
+                "mean_ep_length": float(lengths.mean()),
+                **judged,
+            }
+            for returns, lengths, judged in zip(*self, strict=True)
+        ]
+
 
 class Running(NamedTuple):
     step: int

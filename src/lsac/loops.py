@@ -6,9 +6,7 @@ An on-policy agent allows no lag: host and device then take turns.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,33 +15,13 @@ import numpy as np
 from lsac.checkpoint import Checkpoint, Unsaved
 from lsac.datafile import field, named, unnamed
 from lsac.envs.crew import Crew, Simulators
-from lsac.envs.lanes import Episode
 from lsac.errors import CheckpointError, Diverged, LsacError, SaveFailed, Stopped
 from lsac.evaluations import Best, Evaluations, improved
 from lsac.experiment import Experiment
 from lsac.folder import RunFolder
+from lsac.journal import Inspect, Journal, Watch
 from lsac.learner import Learner, Refreshed
-from lsac.metrics import Line, MetricsLog
 from lsac.stopping import Stop, heeding
-from lsac.types import Sample
-
-EPISODE_WINDOW = 100
-"""Episodes that `rollout/ep_rew_mean` averages over."""
-
-
-class Progress(NamedTuple):
-    """What a watcher is told at every log interval."""
-
-    step: int
-    steps: int
-    fps: float
-    """environment steps per second, of all seeds together"""
-    lines: list[Line]
-
-
-Watch = Callable[[Progress], None]
-Inspect = Callable[[Sample], dict[str, np.ndarray]]
-"""What the simulator says of generated transitions [S, N, width], one number per seed and name."""
 
 
 class Saved(NamedTuple):
@@ -69,7 +47,8 @@ class Loop:
         inspect: Inspect | None = None,
     ):
         self.algorithm, self.experiment, self.learner = algorithm, experiment, learner
-        self._crew, self._folder, self._watch, self._say = crew, folder, watch, say
+        self._crew, self._folder, self._say = crew, folder, say
+        self._journal = Journal(experiment, folder, watch, say, inspect)
         self._evaluations = Evaluations(evaluators, learner) if evaluators else None
         self.step = 0
         seeds = experiment.seeds
@@ -79,31 +58,27 @@ class Loop:
         self._resumed_simulators = False
         segment = min(experiment.checkpoint_every, experiment.replay_capacity)
         self._unsaved = Unsaved(experiment.capacity + experiment.chunk, segment)
-        self._window: list[dict[str, jax.Array]] = []  # of every chunk since the last line
-        self._learned_to = 0  # the step at which its last chunk ends
-        self._rare: dict[str, np.ndarray] = {}  # of the last refresh, until they are written
-        self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
-        self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
-        self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(seeds)]
-        self._evaluated_at = self._logged_at = -1
+        self._evaluated_at = -1
+        self._inherited = False  # whether only a checkpoint can tell with what the run began
         self._stop = Stop()
-        self._seconds = 0.0
-        self._log: MetricsLog | None = None
+
+    def inherit(self, state: Any, generated_at: int) -> None:
+        """Begins with the states of a model instead of new ones."""
+        self.learner.set_state(state, generated_at)
+        self._inherited = True
 
     def run(self, stop: Stop) -> bool:
         """Trains to the end (True) or until asked to stop (False); either way the run is saved."""
         e, self._stop = self.experiment, stop
-        if self._folder and self._log is None:
-            self._log = MetricsLog(self._folder.path, e.seed_list, self._say)
-        self._started = self._last_log = time.monotonic()
-        self._started -= self._seconds
-        self._last_step = self.step
+        self._journal.open(self.step)
         if self.step < e.steps and self._pending is None:
             if not self._resumed_simulators:
                 self._crew.reset(self.step)
             self._crew.policies[:] = np.asarray(self.learner.policies)
             self._order(self.step)
             self._receive()
+        if self._inherited:
+            self._save_or_warn()
         try:
             self._train()
             finished = True
@@ -128,7 +103,7 @@ class Loop:
         e = self.experiment
         if self._refresh_due():
             self._refresh()
-        if self._due(e.log_every) and self.step != self._logged_at:
+        if self._due(e.log_every) and self.step != self._journal.written_at:
             self._write_metrics()
         if self._due(e.checkpoint_every) and self.step < e.steps:
             self._save_or_warn()
@@ -163,18 +138,14 @@ class Loop:
         return not left and self.learner.refreshed_at != self._last_refresh(self.step)
 
     def _refresh(self) -> None:
-        self._finish_inspection()
         refreshed = heeding(self._stop, lambda: self.learner.refreshed(self.step))
         self.learner.adopt(refreshed, self.step)
-        self._rare |= refreshed.numbers
         self._refuse_bad_refresh(refreshed)
-        if self._inspect is not None:
-            self._inspection = self.step, self._inspectors.submit(self._inspect, refreshed.sample)
+        self._journal.refreshed(self.step, refreshed)
 
     def _learn(self, rows: np.ndarray) -> None:
         if self.step >= self.experiment.learning_starts:
-            self._window.append(self.learner.learn(rows))
-            self._learned_to = self.step + self.experiment.chunk
+            self._journal.learned(self.learner.learn(rows), self.step + self.experiment.chunk)
         else:
             self.learner.store(rows)
 
@@ -194,8 +165,7 @@ class Loop:
         self._pending, episodes = self._crew.collected()
         if self._folder:
             self._unsaved.add(self._pending)
-        for kept, new in zip(self._episodes, episodes, strict=True):
-            kept.extend(new)
+        self._journal.played(episodes)
 
     def _due(self, every: int) -> bool:
         """Whether something that happens every so many steps, and at the end, happens now."""
@@ -210,11 +180,8 @@ class Loop:
         good = np.asarray(finite)
         if good.all():
             return
-        row, chunk = int(np.argmin(good)), self.experiment.chunk
-        window = jax.device_get(self._window)
-        first = next((i for i, m in enumerate(window) if not all(np.isfinite(v[row]) for v in m.values())), len(window))
-        names = [k for k, v in window[first].items() if not np.isfinite(v[row])] if first < len(window) else ["policy"]
-        step = self._learned_to - max(0, len(window) - 1 - first) * chunk
+        row = int(np.argmin(good))
+        names, step = self._journal.first_bad(row)
         raise Diverged(
             f"seed {self.experiment.seed_list[row]}: {', '.join(names)} became NaN or infinite in the updates before "
             f"step {step:,}; the last checkpoint is from before that"
@@ -247,17 +214,7 @@ class Loop:
         if finished is None:
             return
         done, result = finished
-        lines = [
-            {
-                **self._head(done.step, seed),
-                "eval/mean_reward": float(result.returns[row].mean()),
-                "eval/std_reward": float(result.returns[row].std()),
-                "eval/mean_ep_length": float(result.lengths[row].mean()),
-                **{f"eval/{name}": value for name, value in result.judged[row].items()},
-            }
-            for row, seed in enumerate(self.experiment.seed_list)
-        ]
-        self._emit(lines)
+        self._journal.write_evaluation(done.step, result.numbers(), self.step)
         better = improved(self.best, done, result)
         if better is None:
             return
@@ -276,53 +233,14 @@ class Loop:
         self._folder.checkpoints.save_best(self.best.policies, record)
         self._best_unwritten = False
 
-    # Metrics stay on the device until the log interval.
-
     def _write_metrics(self) -> None:
-        e, now = self.experiment, time.monotonic()
-        fps = (self.step - self._last_step) * e.seeds / max(now - self._last_log, 1e-9)
-        self._last_log, self._last_step, self._logged_at = now, self.step, self.step
         self._refuse_nan(self.learner.finite)
-        window = jax.device_get(self._window)
-        if self._inspection and self._inspection[0] < self.step:  # it had the time since the last line
-            self._finish_inspection()
-        rare, self._window, self._rare = self._rare, [], {}
-        lines = []
-        for row, seed in enumerate(e.seed_list):
-            line = {**self._head(self.step, seed), "time/fps": round(fps, 1)}
-            if self._episodes[row]:
-                line["rollout/ep_rew_mean"] = float(np.mean([ep.reward for ep in self._episodes[row]]))
-                line["rollout/ep_len_mean"] = float(np.mean([ep.length for ep in self._episodes[row]]))
-            if window:
-                line |= {f"train/{k}": float(np.mean([m[k][row] for m in window])) for k in sorted(window[0])}
-                line["train/n_updates"] = self.learner.updates
-            told = {k if "/" in k else f"train/{k}": float(values[row]) for k, values in sorted(rare.items())}
-            line |= {k: value for k, value in told.items() if np.isfinite(value)}
-            lines.append(line)
-        self._emit(lines, fps)
-
-    def _finish_inspection(self) -> None:
-        if self._inspection:
-            try:
-                self._rare |= self._inspection[1].result()
-            except Exception as error:  # a diagnostic must not end a healthy run
-                self._say(f"warning: generated transitions could not be inspected ({error!r})")
-            self._inspection = None
-
-    def _head(self, step: int, seed: int) -> Line:
-        return {"step": step, "seed": seed, "seconds": round(time.monotonic() - self._started, 3)}
-
-    def _emit(self, lines: list[Line], fps: float = 0.0) -> None:
-        if self._log:
-            self._log.write(lines)
-        self._watch(Progress(self.step, self.experiment.steps, fps, lines))
+        self._journal.write(self.step, self.learner.updates)
 
     def close(self) -> None:
-        self._inspectors.shutdown(cancel_futures=True)
-        if self._log:
-            self._log.close()
+        self._journal.close()
 
-    # Checkpoints hold no clock: a run that was stopped and resumed leaves the same files as one that was not.
+    # Checkpoints
 
     def _save_or_warn(self) -> None:
         """A disk that is full must not end a run that may well outlast it."""
@@ -331,18 +249,16 @@ class Loop:
             self.save()
         except (SaveFailed, CheckpointError) as error:
             self._say(f"warning: {error}; training goes on")
-        self._rare["time/checkpoint_seconds"] = np.full(self.experiment.seeds, time.monotonic() - started)
+        self._journal.saved(time.monotonic() - started)
 
     def save(self, stopped: bool = False) -> None:
         """Saves everything that the rest of the run depends on."""
-        if self._folder is None or self._log is None:
+        if self._folder is None:
             return
         e = self.experiment
         self._refuse_nan(self.learner.finite)
-        self._finish_inspection()
         evaluation, evaluated = self._evaluations.record() if self._evaluations else (None, {})
         simulators = self._crew.capture()
-        window = {k: [m[k].tolist() for m in jax.device_get(self._window)] for k in (self._window or [{}])[0]}
         pending = 0 if self._pending is None else self._pending.shape[1]
         record = {
             "algorithm": self.algorithm,
@@ -352,12 +268,8 @@ class Loop:
             "generated_at": self.learner.generated_at,
             "pending": pending,
             "evaluated_at": self._evaluated_at,
-            "logged_at": self._logged_at,
             "evaluation": evaluation,
-            "metrics_lines": self._log.lines(),
-            "window": window,
-            "rare": {k: values.tolist() for k, values in self._rare.items() if not k.startswith("time/")},
-            "episodes": [list(episodes) for episodes in self._episodes],
+            **self._journal.record(),
             "best": {"returns": self.best.returns.tolist(), "steps": self.best.steps},
             "simulators": simulators and simulators.told,
         }
@@ -403,14 +315,13 @@ class Loop:
 
     def _restore(self, checkpoint: Checkpoint) -> str:
         self._require_fit(checkpoint)
-        e, record = self.experiment, checkpoint.record
-        beside = checkpoint.beside
+        record, beside = checkpoint.record, checkpoint.beside
         evaluated = {k.split(".", 1)[1]: array for k, array in beside.items() if k.startswith("evaluation.")}
         captured = [beside[f"simulator.{i}"] for i in range(sum(k.startswith("simulator.") for k in beside))]
         like = Saved(self.learner.like(), jax.eval_shape(lambda: self.learner.policies))
         state, policies = unnamed(checkpoint.state, like, checkpoint.path)
         self.best = Best(np.asarray(record["best"]["returns"]), record["best"]["steps"], policies)
-        self.step = self._learned_to = record["step"]
+        self.step = record["step"]
         pending, rows = record["pending"], checkpoint.rows
         stored = rows[:, : rows.shape[1] - pending]
         counters = record["updates"], record["refreshed_at"], record["generated_at"]
@@ -418,25 +329,14 @@ class Loop:
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
         self._unsaved.reset(checkpoint.tail)
         self._evaluated_at = field(record, "evaluated_at", int, checkpoint.path)
-        self._logged_at = field(record, "logged_at", int, checkpoint.path)
         if self._evaluations:
             self._evaluations.restore(record["evaluation"], evaluated)
-        window = record["window"]
-        self._window = [
-            {k: np.asarray(values[i], np.float32) for k, values in window.items()}  # type: ignore[misc]
-            for i in range(len(next(iter(window.values()), [])))
-        ]
-        self._rare = {k: np.asarray(values) for k, values in record["rare"].items()}
-        self._episodes = [
-            deque((Episode(*x) for x in episodes), maxlen=EPISODE_WINDOW) for episodes in record["episodes"]
-        ]
+        field(record, "logged_at", int, checkpoint.path)
+        self._journal.restore(record, self.step)
         if record["simulators"] is not None:
             self._crew.restore(Simulators(record["simulators"], captured))
             self._resumed_simulators = True
         elif pending:
             self._crew.reset(self.step + pending)
-        if self._folder:  # last: until here, a checkpoint that is refused leaves everything as it was
-            lines = record["metrics_lines"]
-            self._log = MetricsLog(self._folder.path, e.seed_list, self._say, lines, self.step)
-            self._seconds = self._log.seconds
+        self._journal.cut(record["metrics_lines"], self.step)  # a checkpoint refused until here leaves all as it was
         return "exact" if record["simulators"] is not None else "episode"

@@ -24,7 +24,7 @@ from lsac.envs import gymnasium as adapter
 from lsac.errors import CheckpointError, InputError
 from lsac.experiment import Experiment, check, from_json, shown, to_json
 from lsac.folder import RunFolder
-from lsac.loops import Progress
+from lsac.journal import Progress
 from lsac.presets import preset as find_preset
 from lsac.stopping import Stop
 from lsac.training import Training, annealed, evaluation_source_of, make_agent, require_memory, source_of
@@ -97,7 +97,7 @@ class Model:
             )
             stack.callback(training.close)
             if self._state is not None:
-                training.loop.learner.set_state(self._state, self._generated_at)
+                training.loop.inherit(self._state, self._generated_at)
             training.loop.run(stop)
             self._state = jax.device_get(training.loop.learner.state)
             self._generated_at = training.loop.learner.generated_at

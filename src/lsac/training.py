@@ -19,8 +19,9 @@ from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
 from lsac.errors import InputError
 from lsac.experiment import Experiment, find_algorithm
 from lsac.folder import RunFolder
+from lsac.journal import Inspect, Watch
 from lsac.learner import Learner
-from lsac.loops import Inspect, Loop, Watch
+from lsac.loops import Loop
 from lsac.stopping import Stop, heeding
 from lsac.types import Agent, EnvSpec
 

@@ -82,12 +82,12 @@ class DiffusionActor(eqx.Module):
         """ε(s, ·, ·) for one state; what state and time bring to the first layer is worked out once for all steps."""
         activate = ACTIVATIONS[self.mlp.activation]
         (first, *middle, last), size = self.mlp.layers, self.mlp.layers[-1].bias.shape[0]
-        by_action, by_time, by_obs = jnp.split(first.weight, (size, size + TIME))
-        from_time = jax.vmap(lambda t: self.time(waves(t)) @ by_time)(jnp.arange(steps))
-        from_obs = obs @ by_obs + first.bias
+        by_action, by_time, by_obs = jnp.split(first.weight, (size, size + TIME), axis=1)
+        from_time = jax.vmap(lambda t: jnp.inner(self.time(waves(t)), by_time))(jnp.arange(steps))
+        from_obs = jnp.inner(obs, by_obs) + first.bias
 
         def predict(action: Array, t: Array) -> Array:
-            x = activate(action @ by_action + from_time[t] + from_obs)
+            x = activate(jnp.inner(action, by_action) + from_time[t] + from_obs)
             for layer in middle:
                 x = activate(layer(x))
             return last(x)
