@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import torture
 
 SAC = ("train", "sac", "--env", "Pendulum-v1", *torture.SMALL)
-LSAC = ("train", "lsac", "--env", "Pendulum-v1", *torture.SMALL, *torture.EXTRA["lsac"], "--steps", "400")
+LSAC = ("train", "lsac", "--env", "Pendulum-v1", *torture.SMALL, *torture.EXTRA["lsac"])
+LSAC = (*LSAC, "--steps", "400", "--eval-every", "200")
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "lsac"])
