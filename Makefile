@@ -13,7 +13,7 @@ demo: $(STAMP)
 UNOPTIMISED := JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS=--xla_cpu_use_fusion_emitters=false
 
 test: $(STAMP)
-	$(UNOPTIMISED) $(BIN)/pytest -n 2 --dist loadfile -m 'not learning and not computing'
+	$(UNOPTIMISED) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not learning and not computing'
 	$(BIN)/pytest -n 2 --dist load -m 'computing and not learning'
 
 # Minutes per algorithm: every agent must really learn.

@@ -217,6 +217,7 @@ def test_every_chain_has_its_own_start_and_its_own_batch():
 
 
 def test_chains_at_high_temperature_spread_more():
+    """Their batches spread them too, about as far as the noise does at β = 10, so it has to be hotter than that."""
     spread = []
     for beta in (1e12, 1e-1):
         agent = lsac.make(config(synthetic=False, inverse_temperature=beta), SPEC)

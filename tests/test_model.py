@@ -13,7 +13,7 @@ import pytest
 from commands import lsac, metrics
 from gymnasium import spaces
 
-from lsac import LSAC, SAC, synthesis, training
+from lsac import LSAC, PPO, SAC, synthesis, training
 from lsac.datafile import named, read, write
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 from lsac.folder import RunFolder
@@ -355,6 +355,10 @@ SAC("Pendulum-v1", hidden=(16,), batch_size=32, chunk=8, replay_capacity=64, lea
     assert list((tmp_path / "xla").glob("jit_learn-*"))
 
 
+def die(self):
+    raise KeyError("as if it were killed")
+
+
 def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, monkeypatch):
     """D' is in no checkpoint: that of an earlier `learn` has to be made again too."""
     sizes = {"width": 8, "dim_t": 8, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3}
@@ -366,7 +370,10 @@ def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, m
     assert np.abs(generated).max() > 0, "the refresh at the end of a run is not left out: no resume would do it"
     loaded = LSAC.load(model.save(tmp_path / "model"))
     assert loaded._generated_at == model._generated_at == 64
-    model.learn(32, out=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_advance", die)
+        with pytest.raises(KeyError):
+            model.learn(32, out=tmp_path / "run")
     restore, found = Learner.restore, []
 
     def watched(self, *args):
@@ -378,17 +385,35 @@ def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, m
     np.testing.assert_array_equal(found, [generated])
 
 
-def test_a_run_that_begins_with_a_model_and_dies_at_once_begins_with_it_again(tmp_path, monkeypatch):
-    path = SAC("Pendulum-v1", **TINY).learn(64).save(tmp_path / "model")
-    SAC.load(path).learn(64, out=tmp_path / "alone")
-
-    def die(self):
-        raise KeyError("as if it were killed")
-
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SAC, TINY | {"eval_every": 32, "eval_episodes": 1}),
+        (
+            PPO,
+            {"hidden": (8,), "chunk": 32, "epochs": 1, "minibatches": 1, "num_envs": 2, "eval_every": 0, "workers": 1},
+        ),
+    ],
+)
+def test_a_run_that_begins_with_a_model_and_dies_at_once_begins_with_it_again(kind, options, tmp_path, monkeypatch):
+    path = kind("Pendulum-v1", **options).learn(64).save(tmp_path / "model")
+    kind.load(path).learn(64, out=tmp_path / "alone")
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "_advance", die)
         with pytest.raises(KeyError):
-            SAC.load(path).learn(64, out=tmp_path / "died")
+            kind.load(path).learn(64, out=tmp_path / "died")
     assert lsac("resume", tmp_path / "died").code == 0
     alone, died = ((tmp_path / name / "checkpoints/step-0000000064.safetensors") for name in ("alone", "died"))
     assert alone.read_bytes() == died.read_bytes()
+
+
+def test_a_run_that_dies_before_its_model_is_saved_is_not_begun_without_it(tmp_path, monkeypatch):
+    model = SAC("Pendulum-v1", **TINY)
+    model.predict(OBS)  # gives it parameters
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "run", lambda self, stop: die(self))
+        with pytest.raises(KeyError):
+            model.learn(64, out=tmp_path / "run")
+    result = lsac("resume", tmp_path / "run")
+    assert result.code == 2
+    assert "holds no checkpoint, and the run began with a model, which is not here" in result.sentence

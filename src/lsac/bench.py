@@ -51,7 +51,7 @@ class Efficiency(NamedTuple):
 
 class Published(NamedTuple):
     """What the LSAC paper's two efficiency tables say, of one Quadro RTX 8000. At a second per update a million of
-    them would take twelve days, so its milliseconds are in doubt."""
+    them would take more than eleven days, so its milliseconds are in doubt."""
 
     update: int
     critics: int

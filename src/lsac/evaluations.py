@@ -25,7 +25,7 @@ class Result(NamedTuple):
                 "mean_ep_length": float(lengths.mean()),
                 **judged,
             }
-            for returns, lengths, judged in zip(*self, strict=True)
+            for returns, lengths, judged in zip(self.returns, self.lengths, self.judged, strict=True)
         ]
 
 

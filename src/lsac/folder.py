@@ -33,14 +33,15 @@ class RunFolder:
         return self.path / "config.json"
 
     @classmethod
-    def create(cls, path: Path, algorithm: str, experiment: Experiment) -> "RunFolder":
+    def create(cls, path: Path, algorithm: str, experiment: Experiment, inherits: bool = False) -> "RunFolder":
+        """A new run; it `inherits` if it begins with a model that has learned before."""
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder.config.exists():
                 raise InputError(f"--out {path}: already holds a run; continue it with 'lsac resume {path}'")
-            folder.write_config(algorithm, experiment)
+            folder.write_config(algorithm, experiment, inherits=inherits)
         except OSError as error:
             folder.release()
             raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
@@ -64,15 +65,27 @@ class RunFolder:
             raise
         return folder, algorithm, experiment
 
-    def write_config(self, algorithm: str, experiment: Experiment, resumed: Resumed | None = None) -> None:
-        """Writes config.json; a resume is added to those that it tells of."""
-        told = read_json(self.config).get("resumes", []) if self.config.is_file() else []
-        told = [*told, resumed._asdict()] if resumed else told
-        config = to_json(algorithm, experiment) | ({"resumes": told} if told else {})
+    def write_config(
+        self, algorithm: str, experiment: Experiment, resumed: Resumed | None = None, inherits: bool = False
+    ) -> None:
+        """Writes config.json; a resume is added to what it tells of the beginning."""
+        config = to_json(algorithm, experiment)
+        if resumed:
+            before = read_json(self.config)
+            told = {name: before[name] for name in ("command", "inherits", "resumes") if name in before}
+            config |= told | {"resumes": [*told.get("resumes", []), resumed._asdict()]}
+        elif inherits:
+            config["inherits"] = True
         write_bytes(self.config, [json.dumps(config, indent=2).encode(), b"\n"])
 
     def require_unsaved(self, experiment: Experiment) -> None:
-        """Refuses to begin a run again that got further than its first checkpoint: somebody took that away."""
+        """Refuses to begin a run again that got further than its first checkpoint, which somebody took away, or whose
+        beginning only a checkpoint would tell."""
+        if read_json(self.config).get("inherits"):
+            raise CheckpointError(
+                f"{self.checkpoints.root}: holds no checkpoint, and the run began with a model, which is not here; "
+                "let the model learn again"
+            )
         metrics, step = self.path / "metrics.jsonl", 0
         for line in metrics.read_bytes().splitlines() if metrics.is_file() else []:
             with contextlib.suppress(ValueError, KeyError, TypeError):

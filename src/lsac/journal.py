@@ -56,18 +56,18 @@ class Journal:
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
         self._window: list[dict[str, jax.Array]] = []  # of every chunk since the last line
         self._learned_to = 0  # the step at which its last chunk ends
-        self._rare: dict[str, np.ndarray] = {}  # what no chunk has, until it is written
+        self._rare: dict[str, np.ndarray] = {}  # of refreshes, inspections and saves since the last line
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
-        self.written_at = -1  # the step of the last line
+        self.told_at = -1  # the step of the last line that was not of an evaluation
         self._log: MetricsLog | None = None
-        self._before = 0.0  # seconds that the run took until it was resumed
+        self._seconds_before = 0.0  # that the run took until it was resumed
 
     def open(self, step: int) -> None:
-        """From here on time counts."""
+        """Time counts from here on. A resumed run has its lines already, see `cut`."""
         if self._folder and self._log is None:
             self._log = MetricsLog(self._folder.path, self._experiment.seed_list, self._say)
         self._last_time, self._last_step = time.monotonic(), step
-        self._started = self._last_time - self._before
+        self._started = self._last_time - self._seconds_before
 
     def close(self) -> None:
         self._inspectors.shutdown(cancel_futures=True)
@@ -88,12 +88,12 @@ class Journal:
     def saved(self, seconds: float) -> None:
         self._rare["time/checkpoint_seconds"] = np.full(self._experiment.seeds, seconds)
 
-    def refreshed(self, step: int, refreshed: Refreshed) -> None:
-        """Tells of a refresh, and has the simulator asked meanwhile about what it generated."""
+    def refreshed(self, step: int, new: Refreshed) -> None:
+        """The numbers of a refresh; a thread asks the simulator about what it generated."""
         self._finish_inspection()
-        self._rare |= refreshed.numbers
+        self._rare |= new.numbers
         if self._inspect is not None:
-            self._inspection = step, self._inspectors.submit(self._inspect, refreshed.sample)
+            self._inspection = step, self._inspectors.submit(self._inspect, new.sample)
 
     def _finish_inspection(self) -> None:
         if self._inspection:
@@ -114,10 +114,10 @@ class Journal:
     # Lines
 
     def write(self, step: int, updates: int) -> None:
-        """One line per seed, of all since the last."""
+        """One line per seed, of all since the last; all of it is finite, or the run would have ended."""
         e, now = self._experiment, time.monotonic()
         fps = (step - self._last_step) * e.seeds / max(now - self._last_time, 1e-9)
-        self._last_time, self._last_step, self.written_at = now, step, step
+        self._last_time, self._last_step, self.told_at = now, step, step
         if self._inspection and self._inspection[0] < step:  # it had the time since the last line
             self._finish_inspection()
         window, rare = jax.device_get(self._window), self._rare
@@ -136,10 +136,10 @@ class Journal:
             lines.append(line)
         self._emit(lines, step, fps)
 
-    def write_evaluation(self, of: int, numbers: list[dict[str, float]], step: int) -> None:
-        """One line per seed, at `step`, of an evaluation that began at an earlier one."""
+    def write_evaluation(self, began: int, numbers: list[dict[str, float]], step: int) -> None:
+        """One line per seed of an evaluation, with the step at which it began; the run is at `step` by now."""
         lines = [
-            {**self._head(of, seed), **{f"eval/{name}": value for name, value in row.items()}}
+            {**self._head(began, seed), **{f"eval/{name}": value for name, value in row.items()}}
             for seed, row in zip(self._experiment.seed_list, numbers, strict=True)
         ]
         self._emit(lines, step, 0.0)
@@ -155,19 +155,19 @@ class Journal:
     # Checkpoints hold no clock: a run that was stopped and resumed leaves the same files as one that was not.
 
     def record(self) -> Record:
-        """All that is written is on the disk then; all that is not is in the record."""
+        """What is not told yet, and how many lines are, after all of them have reached the disk."""
         assert self._log is not None
         self._finish_inspection()
         window = jax.device_get(self._window)
         return {
-            "logged_at": self.written_at,
+            "logged_at": self.told_at,
             "metrics_lines": self._log.lines(),
             "window": {name: [metrics[name].tolist() for metrics in window] for name in (window or [{}])[0]},
             "rare": {name: values.tolist() for name, values in self._rare.items() if not name.startswith("time/")},
             "episodes": [list(episodes) for episodes in self._episodes],
         }
 
-    def restore(self, record: Record, step: int) -> None:
+    def restore(self, record: Record, step: int, told_at: int) -> None:
         """Takes over what had not been told at `step`."""
         window: dict[str, list[Any]] = record["window"]
         self._window = [
@@ -179,10 +179,10 @@ class Journal:
         self._episodes = [
             deque((Episode(*x) for x in episodes), maxlen=EPISODE_WINDOW) for episodes in record["episodes"]
         ]
-        self.written_at = record["logged_at"]
+        self.told_at = told_at
 
     def cut(self, lines: int, step: int) -> None:
         """Drops the lines that were written after a checkpoint at `step`: they will be written again."""
         if self._folder:
             self._log = MetricsLog(self._folder.path, self._experiment.seed_list, self._say, lines, step)
-            self._before = self._log.seconds
+            self._seconds_before = self._log.seconds

@@ -78,7 +78,7 @@ class Loop:
             self._order(self.step)
             self._receive()
         if self._inherited:
-            self._save_or_warn()
+            self.save()
         try:
             self._train()
             finished = True
@@ -103,7 +103,7 @@ class Loop:
         e = self.experiment
         if self._refresh_due():
             self._refresh()
-        if self._due(e.log_every) and self.step != self._journal.written_at:
+        if self._due(e.log_every) and self.step != self._journal.told_at:
             self._write_metrics()
         if self._due(e.checkpoint_every) and self.step < e.steps:
             self._save_or_warn()
@@ -328,11 +328,10 @@ class Loop:
         self.learner.restore(state, stored, self.step, *counters)
         self._pending = rows[:, rows.shape[1] - pending :] if pending else None
         self._unsaved.reset(checkpoint.tail)
-        self._evaluated_at = field(record, "evaluated_at", int, checkpoint.path)
+        self._evaluated_at, told_at = (field(record, n, int, checkpoint.path) for n in ("evaluated_at", "logged_at"))
         if self._evaluations:
             self._evaluations.restore(record["evaluation"], evaluated)
-        field(record, "logged_at", int, checkpoint.path)
-        self._journal.restore(record, self.step)
+        self._journal.restore(record, self.step, told_at)
         if record["simulators"] is not None:
             self._crew.restore(Simulators(record["simulators"], captured))
             self._resumed_simulators = True

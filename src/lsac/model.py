@@ -71,7 +71,8 @@ class Model:
         if self.num_timesteps:
             experiment = annealed(experiment, self.num_timesteps)  # what was learned before is part of the way down
         require_memory(self.algorithm, experiment, self._simulator.spec)  # refused before a folder is made
-        folder = RunFolder.create(Path(out), self.algorithm, experiment) if out is not None else None
+        inherits = self._state is not None
+        folder = RunFolder.create(Path(out), self.algorithm, experiment, inherits) if out is not None else None
         stop = Stop()
         with ExitStack() as stack:
             if folder is not None:
@@ -96,7 +97,7 @@ class Model:
                 evaluation_source=evaluation_source_of(self._env) if wanted and self._can_evaluate else None,
             )
             stack.callback(training.close)
-            if self._state is not None:
+            if inherits:
                 training.loop.inherit(self._state, self._generated_at)
             training.loop.run(stop)
             self._state = jax.device_get(training.loop.learner.state)
