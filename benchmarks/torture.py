@@ -20,7 +20,7 @@ from typing import NamedTuple
 from lsac.agents import AGENTS
 
 ALL = (
-    *("--hidden", "16", "--seeds", "2", "--steps", "1200", "--workers", "1", "--eval-every", "400"),
+    *("--hidden", "16", "--seeds", "2", "--steps", "1200", "--workers", "1", "--eval-every", "600"),
     *("--eval-episodes", "1", "--log-every", "100", "--checkpoint-every", "200"),
 )
 SMALL = (*ALL, "--batch-size", "16", "--chunk", "8", "--learning-starts", "64", "--replay-capacity", "512")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 SMALL = {
-    "train": {"--hidden": "16", "--eval-episodes": "1", "--workers": "1"},
+    "train": {"--hidden": "16", "--eval-episodes": "1", "--workers": "1", "--seeds": "2"},
     "train off-policy": {"--batch-size": "32", "--replay-capacity": "64", "--learning-starts": "16"},
     "train on-policy": {"--chunk": "64", "--minibatches": "2"},
     "train redq": {"--critic-updates": "2"},
@@ -42,8 +42,8 @@ def shorter(command: list[str]) -> list[str]:
     """The same command with less to do, the only change that is made to what the documentation says.
 
     Steps shrink to 64 + √steps, which leaves a longer run longer; networks, buffers and the random phase of a training
-    become small; LSAC, whose program takes long to compile, gets one seed; an evaluation is one episode, a measurement
-    a tenth of a second or one update of a small agent.
+    become small; there are two seeds, and one of LSAC, whose program takes long to compile; an evaluation is one
+    episode, a measurement a tenth of a second or one update of a small agent.
     """
     name, args = command[0], list(command[1:])
     options = SMALL.get(name, {})

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from lsac import replay as rb
 from lsac import synthesis
@@ -81,6 +82,13 @@ def test_an_inspection_tells_good_from_bad_and_seed_from_seed():
     assert found["dynamics_error"][0] < 1e-3
     assert found["dynamics_error"][1] == pytest.approx(found["dynamics_error_shuffled"][1], rel=0.3)
     assert found["reward_error"][0] < 1e-3 < found["reward_error"][1]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (7, 5), (200, 300)])
+def test_kolmogorov_smirnov_agrees_with_scipy_also_where_values_repeat(sizes):
+    rng = np.random.default_rng(sum(sizes))
+    x, y = (rng.normal(shift, 1.0, size).round(1) for shift, size in zip((0.0, 0.3), sizes, strict=True))
+    assert fidelity.kolmogorov_smirnov(x, y) == pytest.approx(stats.ks_2samp(x, y).statistic)
 
 
 def test_marginals_and_correlations_on_known_gaussians():

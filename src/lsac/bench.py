@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from lsac import langevin, memory
@@ -116,10 +117,8 @@ def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rou
     agent, state, replay, keys, update = _subject(algorithm, experiment, spec, seeds)
     updates = _repeated(update, replay, seeds, repeats)
     products = list(products_of(jax.make_jaxpr(update)(state, replay, keys).jaxpr))
-    operands = [
-        tuple(jax.random.normal(jax.random.key(i), x.shape, x.dtype) for x in (p.left, p.right))
-        for i, p in enumerate(products)
-    ]
+    rng = np.random.default_rng(0)
+    operands = [tuple(jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in (p.left, p.right)) for p in products]
     compiled = jax.jit(updates, donate_argnums=0)
     only_products = jax.jit(partial(run_products, products))
     times: list[tuple[float, float]] = []

@@ -130,7 +130,7 @@ def require_memory(algorithm: str, experiment: Experiment, spec: EnvSpec) -> str
 
 def inspector(source: Source) -> Inspect | None:
     """Asks the simulator about generated transitions, where it can be put into the state of an observation."""
-    from lsac.analysis import fidelity  # brings SciPy, which most runs do not need
+    from lsac.analysis import fidelity  # brings MuJoCo, which not every run needs
 
     if source.spec is None or not fidelity.knows(source.spec.id):
         return None

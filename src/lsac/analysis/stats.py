@@ -1,7 +1,7 @@
 """Statistics over seeds. The seed is the unit of replication: episodes of one seed are not independent runs."""
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats would take a second to import
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
@@ -10,5 +10,5 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float, flo
     mean = float(values.mean())
     if len(values) < 2:
         return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    half = float(stdtrit(len(values) - 1, 0.5 + level / 2) * values.std(ddof=1) / np.sqrt(len(values)))
     return mean, mean - half, mean + half
