@@ -123,8 +123,8 @@ class Bench:
     """seeds in the one program"""
     rounds: int = 5
     """how often updates and products are timed, in turn"""
-    updates: int = 4
-    """updates of one timing"""
+    updates: int | None = None
+    """updates of one timing; default: 32, as many as training starts at a time, on a CPU 4"""
     efficiency: Annotated[bool, tyro.conf.arg(name="algorithms")] = False
     """all algorithms in one table: time of an update and of its critics, parameters, memory, the LSAC paper beside"""
 
@@ -139,16 +139,19 @@ Examples:
 
 
 def bench(args: list[str]) -> int:
+    import jax
+
     from lsac.bench import efficiency, table
 
     given = parse(Bench, args, "lsac bench", BENCH_HELP)
-    for name in ("seeds", "rounds", "updates"):
-        if getattr(given, name) < 1:
-            raise InputError(f"--{name} {getattr(given, name)}: must be at least 1")
+    updates = given.updates if given.updates is not None else 4 if jax.default_backend() == "cpu" else 32
+    for name, value in {"seeds": given.seeds, "rounds": given.rounds, "updates": updates}.items():
+        if value < 1:
+            raise InputError(f"--{name} {value}: must be at least 1")
     if given.efficiency:
         if given.algorithms:
             raise InputError(f"--algorithms: is for all of them, so {' '.join(given.algorithms)} cannot be named too")
-        efficiency(given.env, given.preset, given.seeds, given.rounds, given.updates)
+        efficiency(given.env, given.preset, given.seeds, given.rounds, updates)
         return 0
-    table(given.algorithms, given.env, given.preset, given.seeds, given.rounds, given.updates)
+    table(given.algorithms, given.env, given.preset, given.seeds, given.rounds, updates)
     return 0
