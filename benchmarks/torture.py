@@ -47,7 +47,7 @@ class Figure(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        return self.good == self.tried
+        return self.good == self.tried > 0
 
 
 def on_policy(algorithm: str) -> bool:
@@ -172,7 +172,7 @@ def hostile(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     import mutations
 
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(TESTS / "test_hostile.py")],
+        [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", str(TESTS / "test_hostile.py")],
         capture_output=True,
         text=True,
         cwd=TESTS.parent,
