@@ -20,7 +20,7 @@ test: $(STAMP)
 learning: $(STAMP)
 	$(BIN)/pytest -m learning
 
-# Tries to break runs, an hour or so; the share that the tests run takes minutes.
+# Tries to break runs, two hours or so; the share that the tests run takes minutes.
 torture: $(STAMP)
 	$(BIN)/python benchmarks/torture.py --full
 

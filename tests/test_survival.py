@@ -49,6 +49,13 @@ def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, tmp_path):
         assert all(resume["kind"] in ("exact", "start") for resume in resumes)
 
 
+def test_an_on_policy_run_is_the_same_in_another_process(tmp_path):
+    *command, _ = torture.train("ppo", "Hopper-v5", tmp_path)
+    assert torture.run([*command, str(tmp_path / "there")])[0] == 0
+    assert lsac(*command[3:], tmp_path / "here").code == 0
+    assert torture.fingerprint(tmp_path / "here") == torture.fingerprint(tmp_path / "there")
+
+
 @pytest.mark.parametrize(
     "options",
     [
