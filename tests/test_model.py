@@ -214,14 +214,14 @@ def test_an_object_with_a_spec_serves_many_seeds_and_is_evaluated(tmp_path):
 
 @pytest.mark.parametrize("options", [{"seeds": 2}, {"num_envs": 2}], ids=str)
 def test_an_object_without_a_spec_serves_one_seed_only(options):
-    with pytest.raises(InputError, match=r"^environment Doubles: an object without a spec serves one seed and one"):
+    with pytest.raises(InputError, match=r"^environment Doubles: an object without a spec, or in a wrapper"):
         SAC(Doubles(), **TINY, **options)
 
 
 def test_options_are_checked():
     with pytest.raises(InputError, match=r"^batchsize: no such option; did you mean batch_size\?$"):
         SAC("Pendulum-v1", batchsize=3)
-    with pytest.raises(InputError, match=r"^--gamma 2: must lie between 0 and 1$"):
+    with pytest.raises(InputError, match=r"^--gamma 2\.0: must lie between 0 and 1$"):
         SAC("Pendulum-v1", gamma=2)
     with pytest.raises(InputError, match=r"^--steps 0: must be at least 1$"):
         SAC("Pendulum-v1", **TINY).learn(0)
@@ -303,7 +303,7 @@ def test_a_loaded_model_samples_like_a_new_one(saved):
 def test_a_model_of_an_object_is_loaded_with_one(doubles, tmp_path):
     env, model = doubles
     path = model.save(tmp_path / "doubles")
-    with pytest.raises(InputError, match="--env Doubles: no such Gymnasium environment"):
+    with pytest.raises(InputError, match=r"its environment was made in Python; hand it over: load\(path, env=…\)$"):
         SAC.load(path)
     loaded = SAC.load(path, env=Doubles())
     np.testing.assert_array_equal(
@@ -417,3 +417,81 @@ def test_a_run_that_dies_before_its_model_is_saved_is_not_begun_without_it(tmp_p
     result = lsac("resume", tmp_path / "run")
     assert result.code == 2
     assert "holds no checkpoint, and the run began with a model, which is not here" in result.sentence
+
+
+class Tenth(gym.Wrapper):
+    """Does not record its arguments, so no other process can make one."""
+
+
+@pytest.mark.parametrize(
+    ("env", "copied", "told"),
+    [
+        (lambda: gym.make("Pendulum-v1"), True, True),
+        (lambda: gym.make("Pendulum-v1", render_mode="rgb_array"), True, True),
+        (lambda: gym.make("Pendulum-v1", g=1.0), True, False),
+        (lambda: gym.wrappers.RescaleObservation(gym.make("Pendulum-v1"), -1, 1), True, False),
+        (lambda: Tenth(gym.make("Pendulum-v1")), False, False),
+    ],
+    ids=["plain", "rendered", "with arguments", "wrapped", "in a wrapper without a record"],
+)
+def test_an_id_stands_for_an_environment_only_if_it_tells_how_it_was_made(env, copied, told, tmp_path):
+    """Or a resume or an evaluation would go on in another environment."""
+    model = SAC(env(), **TINY | {"eval_every": 32, "eval_episodes": 1}).learn(64, out=tmp_path / "run")
+    assert any("eval/mean_reward" in line for line in metrics(tmp_path / "run")) == copied
+    path = model.save(tmp_path / "model")
+    for command in (("eval", tmp_path / "run", "--episodes", 1), ("resume", tmp_path / "run")):
+        result = lsac(*command)
+        assert result.code == (0 if told else 2)
+        assert told or "its environment was made in Python, and Pendulum-v1 does not tell how" in result.sentence
+    if told:
+        SAC.load(path)
+    else:
+        with pytest.raises(InputError, match="made in Python"):
+            SAC.load(path)
+    action = model.predict(OBS, deterministic=True)[0]
+    for source in (path, tmp_path / "run"):
+        np.testing.assert_array_equal(SAC.load(source, env=env()).predict(OBS, deterministic=True)[0], action)
+
+
+SMALL_LSAC = (
+    *("--hidden", 8, "--batch-size", 16, "--chains", 2, "--synthetic-capacity", 64, "--refresh-every", 32),
+    *("--generator.width", 8, "--generator.dim-t", 8, "--generator.blocks", 1, "--generator.train-steps", 20),
+    *("--generator.batch-size", 16, "--generator.sampler-steps", 3, "--chunk", 8, "--learning-starts", 16),
+    *("--replay-capacity", 64, "--workers", 1, "--eval-every", 0, "--steps", 64),
+)
+
+
+def test_a_run_becomes_a_model_that_learns_on(tmp_path):
+    assert lsac("train", "lsac", "--env", "Pendulum-v1", *SMALL_LSAC, "--out", tmp_path / "run").code == 0
+    model = LSAC.load(tmp_path / "run")
+    assert model.num_timesteps == 64
+    assert model._generated_at == 32
+    before = model.predict(OBS, deterministic=True)[0]
+    again = LSAC.load(model.save(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict(OBS, deterministic=True)[0], before)
+    again.learn(32)
+    assert again._state.generated.shape[1] == 64, "what a file leaves out is made again"
+    assert np.any(again._state.generated)
+    assert not np.array_equal(again.predict(OBS, deterministic=True)[0], before)
+    with pytest.raises(CheckpointError, match=r"is a run of lsac, not of sac$"):
+        SAC.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"hidden": 64}, "^hidden: 64 is not of type"),
+        ({"seeds": "2"}, "^seeds: '2' is not of type int$"),
+        ({"actor_lr": "fast"}, "^actor_lr: 'fast' is not of type float$"),
+    ],
+)
+def test_options_of_a_wrong_type_are_named(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        SAC("Pendulum-v1", **options)
+
+
+def test_a_class_is_no_environment_and_a_row_is_a_seed():
+    with pytest.raises(InputError, match=r"^env: <class '.*Doubles'> is neither the id of an environment nor an"):
+        SAC(Doubles)
+    with pytest.raises(InputError, match=r"^row 1: must be from 0 to 0, one for every seed$"):
+        SAC("Pendulum-v1", **TINY | {"seeds": np.int64(1)}).predict(OBS, row=1)

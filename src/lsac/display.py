@@ -25,7 +25,7 @@ class Display:
         self._started = time.monotonic()
         self._first_step: int | None = None
         self._reward: float | None = None
-        self._evaluation: float | None = None
+        self._evaluation = ""
         self._fps = 0.0
 
     def __enter__(self) -> "Display":
@@ -46,7 +46,7 @@ class Display:
             self._reward = reward
         evaluation = mean_of(progress.lines, "eval/mean_reward")
         if evaluation is not None:
-            self._evaluation = evaluation
+            self._evaluation = f"evaluation {evaluation:,.1f} of step {progress.lines[0]['step']:,}"
         if self._first_step is None:
             self._first_step = progress.step
         self._fps = progress.fps or self._fps
@@ -62,8 +62,8 @@ class Display:
         parts = [f"step {progress.step:,}/{progress.steps:,} ({done:.0%})", f"{self._fps:,.0f} steps/s"]
         if self._reward is not None:
             parts.append(f"return {self._reward:,.1f}")
-        if self._evaluation is not None:
-            parts.append(f"evaluation {self._evaluation:,.1f}")
+        if self._evaluation:
+            parts.append(self._evaluation)
         covered = progress.step - (self._first_step or 0)
         if covered > 0 and done < 1:
             left = (time.monotonic() - self._started) * (progress.steps - progress.step) / covered

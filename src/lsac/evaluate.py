@@ -1,16 +1,29 @@
 """Runs the policies of a finished or stopped run."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from lsac import snapshot
+from lsac.checkpoint import Checkpoint
 from lsac.datafile import unnamed
 from lsac.errors import CheckpointError
 from lsac.folder import RunFolder
 from lsac.loops import Saved
 from lsac.training import cache_compilations, choose_workers, describe, make_agent, make_crew, source_of
+from lsac.types import Agent
+
+
+def agents_of(checkpoint: Checkpoint, agent: Agent, seeds: int) -> Any:
+    """The states [S, …] that a checkpoint keeps of the agents."""
+    keys = jax.random.split(jax.random.key(0), seeds)
+    like = Saved(
+        agent.compact(jax.eval_shape(jax.vmap(agent.init), keys)),
+        jax.eval_shape(jax.vmap(lambda key: snapshot.flatten(agent.policy(agent.init(key)))), keys),
+    )
+    return unnamed(checkpoint.state, like, checkpoint.path).agent
 
 
 def policies_of(folder: RunFolder, algorithm: str, experiment: object, which: str) -> tuple[np.ndarray, list[int]]:
@@ -24,12 +37,7 @@ def policies_of(folder: RunFolder, algorithm: str, experiment: object, which: st
     checkpoint = folder.checkpoints.load(with_rows=False)
     checkpoint.require(algorithm, e.env)  # type: ignore[attr-defined]
     agent = make_agent(algorithm, e, describe(source_of(e.env)))  # type: ignore[arg-type, attr-defined]
-    keys = jax.random.split(jax.random.key(0), e.seeds)  # type: ignore[attr-defined]
-    like = Saved(
-        agent.compact(jax.eval_shape(jax.vmap(agent.init), keys)),
-        jax.eval_shape(jax.vmap(lambda key: snapshot.flatten(agent.policy(agent.init(key)))), keys),
-    )
-    state = unnamed(checkpoint.state, like, checkpoint.path).agent
+    state = agents_of(checkpoint, agent, e.seeds)  # type: ignore[attr-defined]
     policies = jax.vmap(lambda s: snapshot.flatten(agent.policy(s)))(state)
     return np.asarray(policies), [checkpoint.record["step"]] * e.seeds  # type: ignore[attr-defined]
 

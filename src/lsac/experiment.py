@@ -259,14 +259,15 @@ def read_options(cls: type, data: Any, where: str) -> Any:
             close = difflib.get_close_matches(printable(name), names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise InputError(f"{where}: unknown option {printable(name)}{hint}")
-    values = {name: _typed(value, hints[name], f"{where}, {name}") for name, value in data.items()}
+    values = {name: typed(value, hints[name], f"{where}, {name}") for name, value in data.items()}
     missing = [field.name for field in dataclasses.fields(cls) if field.name not in data]
     if missing:
         raise InputError(f"{where}: option {missing[0]} is missing")
     return cls(**values)
 
 
-def _typed(value: Any, hint: Any, where: str) -> Any:
+def typed(value: Any, hint: Any, where: str) -> Any:
+    """A value of the hinted type, or a sentence; a whole number may stand for a float, a list for a tuple."""
     if isinstance(hint, TypeVar):
         return value
     if isinstance(value, int) and abs(value) >= 2**63:
@@ -285,7 +286,7 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
             return float(value)
         if typing.get_origin(option) is tuple and isinstance(value, (list, tuple)):
             inner = typing.get_args(option)[0]
-            return tuple(_typed(item, inner, where) for item in value)
+            return tuple(typed(item, inner, where) for item in value)
         if isinstance(option, type) and type(value) is option:
             return value
     raise InputError(f"{where}: {shown(value)} is not of type {getattr(hint, '__name__', hint)}")

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,15 +34,16 @@ class RunFolder:
         return self.path / "config.json"
 
     @classmethod
-    def create(cls, path: Path, algorithm: str, experiment: Experiment, inherits: bool = False) -> "RunFolder":
-        """A new run; it `inherits` if it begins with a model that has learned before."""
+    def create(cls, path: Path, algorithm: str, experiment: Experiment, **notes: bool) -> "RunFolder":
+        """A new run, with notes for its config.json: whether it `inherits`, that is begins with a model's parameters,
+        and whether its environment was `made_in_python`, so that its id does not tell how."""
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder.config.exists():
                 raise InputError(f"--out {path}: already holds a run; continue it with 'lsac resume {path}'")
-            folder.write_config(algorithm, experiment, inherits=inherits)
+            folder.write_config(algorithm, experiment, notes=notes)
         except OSError as error:
             folder.release()
             raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
@@ -59,14 +61,24 @@ class RunFolder:
         if to_train:
             folder.lock()
         try:
-            algorithm, experiment = from_json(read_json(folder.config), str(folder.config), to_run)
+            config = read_json(folder.config)
+            algorithm, experiment = from_json(config, str(folder.config), to_run)
+            if to_run and config.get("made_in_python"):
+                raise InputError(
+                    f"{path}: its environment was made in Python, and {experiment.env} does not tell how; "
+                    "load the run there: load(path, env=…)"
+                )
         except BaseException:
             folder.release()
             raise
         return folder, algorithm, experiment
 
     def write_config(
-        self, algorithm: str, experiment: Experiment, resumed: Resumed | None = None, inherits: bool = False
+        self,
+        algorithm: str,
+        experiment: Experiment,
+        resumed: Resumed | None = None,
+        notes: Mapping[str, bool] | None = None,
     ) -> None:
         """Writes config.json; a resume is added to what it tells of the beginning."""
         config = to_json(algorithm, experiment)
@@ -74,8 +86,7 @@ class RunFolder:
             before = read_json(self.config)
             told = {name: before[name] for name in ("command", "inherits", "resumes") if name in before}
             config |= told | {"resumes": [*told.get("resumes", []), resumed._asdict()]}
-        elif inherits:
-            config["inherits"] = True
+        config |= {name: True for name, noted in (notes or {}).items() if noted}
         write_bytes(self.config, [json.dumps(config, indent=2).encode(), b"\n"])
 
     def require_unsaved(self, experiment: Experiment) -> None:

@@ -197,6 +197,14 @@ class Learner:
         self.updates, self.refreshed_at = updates, refreshed_at
         jax.block_until_ready(self.state)
 
+    def inherit(self, state: Any, generated_at: int) -> None:
+        """Begins with the states of a model, whole or as a checkpoint keeps them."""
+        if len(jax.tree.leaves(state)) == len(jax.tree.leaves(self.state)):
+            self.set_state(state, generated_at)
+        else:
+            seeds, _, width = self._rows.shape
+            self.restore(state, np.zeros((seeds, 0, width), np.float32), 0, 0, generated_at=generated_at)
+
     def set_state(self, state: Any, generated_at: int = 0) -> None:
         self.state, self.generated_at = jax.tree.map(jnp.asarray, state), generated_at
         self.policies = self._snapshot(self.state)

@@ -64,7 +64,7 @@ class Loop:
 
     def inherit(self, state: Any, generated_at: int) -> None:
         """Begins with the states of a model instead of new ones."""
-        self.learner.set_state(state, generated_at)
+        self.learner.inherit(state, generated_at)
         self._inherited = True
 
     def run(self, stop: Stop) -> bool:

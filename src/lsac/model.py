@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 import gymnasium as gym
 import jax
@@ -22,7 +22,8 @@ from lsac import datafile, streams
 from lsac.display import Display
 from lsac.envs import gymnasium as adapter
 from lsac.errors import CheckpointError, InputError
-from lsac.experiment import Experiment, check, from_json, shown, to_json
+from lsac.evaluate import agents_of
+from lsac.experiment import Experiment, check, from_json, shown, to_json, typed
 from lsac.folder import RunFolder
 from lsac.journal import Progress
 from lsac.presets import preset as find_preset
@@ -40,15 +41,19 @@ class Model:
     algorithm = ""
 
     def __init__(self, env: str | gym.Env, *, seed: int = 0, preset: str = "default", **options: Any):
+        if not isinstance(env, (str, gym.Env)):
+            raise InputError(f"env: {shown(env)} is neither the id of an environment nor an environment")
         self._env = env
-        named = isinstance(env, str) or env.spec is not None
         name = env if isinstance(env, str) else env.spec.id if env.spec else type(env.unwrapped).__name__
+        self._can_be_copied, self._made_in_python = (True, False) if isinstance(env, str) else _made(env)
         defaults = find_preset(self.algorithm, preset, name)
         self.experiment = _with_options(defaults, {"seed": seed, **options})
         check(self.experiment)
-        if not named and self.experiment.seeds * self.experiment.num_envs > 1:
-            raise InputError(f"environment {name}: an object without a spec serves one seed and one num_envs only")
-        self._can_evaluate = named
+        if not self._can_be_copied and self.experiment.seeds * self.experiment.num_envs > 1:
+            raise InputError(
+                f"environment {name}: an object without a spec, or in a wrapper that does not record its arguments, "
+                "serves one seed and one num_envs only"
+            )
         self._simulator = adapter.Simulator(adapter.build(adapter.find(env)) if isinstance(env, str) else env)
         self._set_agent()
         self._state: Any = None
@@ -64,7 +69,9 @@ class Model:
     ) -> Self:
         """Trains every seed for that many steps, from the parameters the model has; `out` keeps the run as a folder.
 
-        Evaluations need simulators of their own, so they take place where the environment is an id or has a spec.
+        Every call is a run of its own: it begins with an empty replay, with `learning_starts` random steps and with the
+        same random numbers. Evaluations need simulators of their own, so they take place where the environment is an
+        id or can be copied.
         """
         experiment = dataclasses.replace(self.experiment, steps=total_timesteps)
         check(experiment)
@@ -72,7 +79,8 @@ class Model:
             experiment = annealed(experiment, self.num_timesteps)  # what was learned before is part of the way down
         require_memory(self.algorithm, experiment, self._simulator.spec)  # refused before a folder is made
         inherits = self._state is not None
-        folder = RunFolder.create(Path(out), self.algorithm, experiment, inherits) if out is not None else None
+        notes = {"inherits": inherits, "made_in_python": self._made_in_python}
+        folder = RunFolder.create(Path(out), self.algorithm, experiment, **notes) if out is not None else None
         stop = Stop()
         with ExitStack() as stack:
             if folder is not None:
@@ -94,7 +102,7 @@ class Model:
                 folder,
                 watch,
                 display.say if display else lambda text: None,
-                evaluation_source=evaluation_source_of(self._env) if wanted and self._can_evaluate else None,
+                evaluation_source=evaluation_source_of(self._env) if wanted and self._can_be_copied else None,
             )
             stack.callback(training.close)
             if inherits:
@@ -118,6 +126,8 @@ class Model:
         `row` picks one of several seeds. `state`, `episode_start` and the second value of the result are there for
         code written for Stable-Baselines3.
         """
+        if not 0 <= row < self.experiment.seeds:
+            raise InputError(f"row {row}: must be from 0 to {self.experiment.seeds - 1}, one for every seed")
         single, batch = self._batch(obs)
         self._calls += 1
         key = jax.random.fold_in(streams.root(self.experiment.seed + row, streams.EVALUATE), self._calls)
@@ -127,17 +137,22 @@ class Model:
         return (scaled[0] if single else scaled), None
 
     def save(self, path: str | Path) -> Path:
-        """Writes parameters, optimisers and settings as one safetensors file; the replay stays behind."""
+        """Writes parameters, optimisers and settings as one safetensors file; replay and generated data stay behind."""
         path = _with_suffix(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         record = {"config": to_json(self.algorithm, self.experiment), "timesteps": self.num_timesteps}
-        record |= {"generated_at": self._generated_at}
-        datafile.write(path, datafile.named(self._current_state()), record)
+        record |= {"generated_at": self._generated_at, "made_in_python": self._made_in_python}
+        datafile.write(path, datafile.named(self._agent.compact(self._current_state())), record)
         return path
 
     @classmethod
     def load(cls, path: str | Path, env: str | gym.Env | None = None) -> Self:
-        """Reads what `save` wrote. An environment that no id names has to be handed over again."""
+        """Reads what `save` wrote, or the newest checkpoint in the folder of a run.
+
+        An environment that was made in Python has to be handed over again.
+        """
+        if (Path(path) / "config.json").is_file():
+            return cls._load_run(Path(path), env)
         path = _with_suffix(path)
         arrays, record = datafile.read(path)
         if "config" not in record:
@@ -151,12 +166,32 @@ class Model:
         # before anything is made for as many seeds as the file claims to have
         if not arrays or any(array.shape[:1] != (experiment.seeds,) for array in arrays.values()):
             raise CheckpointError(f"{path}: does not hold arrays for {experiment.seeds} seeds")
+        if env is None and record.get("made_in_python"):
+            raise InputError(f"{path}: its environment was made in Python; hand it over: load(path, env=…)")
+        model = cls._with_experiment(experiment, env)
+        like = model._agent.compact(jax.eval_shape(jax.vmap(model._agent.init), model._init_keys()))
+        model._state = datafile.unnamed(arrays, like, path)
+        model.num_timesteps, model._generated_at = record["timesteps"], record["generated_at"]
+        return model
+
+    @classmethod
+    def _load_run(cls, path: Path, env: str | gym.Env | None) -> Self:
+        folder, algorithm, experiment = RunFolder.open(path, to_run=env is None)
+        if algorithm != cls.algorithm:
+            raise CheckpointError(f"{path}: is a run of {algorithm}, not of {cls.algorithm}")
+        checkpoint = folder.checkpoints.load(with_rows=False)
+        checkpoint.require(algorithm, experiment.env)
+        model = cls._with_experiment(experiment, env)
+        model._state = agents_of(checkpoint, model._agent, experiment.seeds)
+        number = partial(datafile.field, checkpoint.record, kind=int, path=checkpoint.path)
+        model.num_timesteps, model._generated_at = number("step"), number("generated_at")
+        return model
+
+    @classmethod
+    def _with_experiment(cls, experiment: Experiment, env: str | gym.Env | None) -> Self:
         model = cls(experiment.env if env is None else env)
         model.experiment = experiment
         model._set_agent()
-        like = jax.eval_shape(jax.vmap(model._agent.init), model._init_keys())
-        model._state = datafile.unnamed(arrays, like, path)
-        model.num_timesteps, model._generated_at = record["timesteps"], record["generated_at"]
         return model
 
     def _set_agent(self) -> None:
@@ -195,6 +230,16 @@ def _act(agent: Agent, explore: bool, policy: Any, obs: Array, key: Key) -> Arra
     return agent.act(policy, obs, key, explore)
 
 
+def _made(env: gym.Env) -> tuple[bool, bool]:
+    """Whether an environment can be copied, and whether it was made in a way that its id does not tell."""
+    spec = env.spec
+    if spec is None:
+        return False, True
+    copied = all(wrapper.kwargs is not None for wrapper in spec.additional_wrappers)
+    plain = dataclasses.replace(spec, kwargs={k: v for k, v in spec.kwargs.items() if k != "render_mode"})
+    return copied, plain != gym.registry.get(spec.id)
+
+
 def _with_options(base: Experiment, options: dict[str, Any]) -> Experiment:
     """An experiment with some of its options, or its agent's, changed by name."""
     fields = {f.name for f in dataclasses.fields(base)} - {"agent", "env", "steps"}
@@ -203,6 +248,9 @@ def _with_options(base: Experiment, options: dict[str, Any]) -> Experiment:
         if name not in fields | inner:
             close = difflib.get_close_matches(name, fields | inner, n=1)
             raise InputError(f"{name}: no such option" + (f"; did you mean {close[0]}?" if close else ""))
+    hints = get_type_hints(type(base)) | get_type_hints(type(base.agent))
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+    options = {k: typed(v, hints[k], k) for k, v in plain.items()}
     agent = dataclasses.replace(base.agent, **{k: v for k, v in options.items() if k in inner})
     return dataclasses.replace(base, agent=agent, **{k: v for k, v in options.items() if k in fields})
 

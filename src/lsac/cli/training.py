@@ -145,6 +145,9 @@ class Resume:
 
 RESUME_HELP = """Continue a run that was stopped, exactly where it was saved; or make a finished one longer.
 
+A stopped run ends as it would have ended; one that is made longer is not, number for number, the run that would have
+been started with so many steps.
+
 Examples:
   lsac resume runs/cheetah
   lsac resume runs/cheetah --steps 1000000
