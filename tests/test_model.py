@@ -426,13 +426,12 @@ class Tenth(gym.Wrapper):
 @pytest.mark.parametrize(
     ("env", "copied", "told"),
     [
-        (lambda: gym.make("Pendulum-v1"), True, True),
         (lambda: gym.make("Pendulum-v1", render_mode="rgb_array"), True, True),
         (lambda: gym.make("Pendulum-v1", g=1.0), True, False),
         (lambda: gym.wrappers.RescaleObservation(gym.make("Pendulum-v1"), -1, 1), True, False),
         (lambda: Tenth(gym.make("Pendulum-v1")), False, False),
     ],
-    ids=["plain", "rendered", "with arguments", "wrapped", "in a wrapper without a record"],
+    ids=["rendered", "with arguments", "wrapped", "in a wrapper without a record"],
 )
 def test_an_id_stands_for_an_environment_only_if_it_tells_how_it_was_made(env, copied, told, tmp_path):
     """Or a resume or an evaluation would go on in another environment."""

@@ -18,7 +18,7 @@ from lsac.types import Agent
 
 def agents_of(checkpoint: Checkpoint, agent: Agent, seeds: int) -> Any:
     """The states [S, …] that a checkpoint keeps of the agents."""
-    keys = jax.random.split(jax.random.key(0), seeds)
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), seeds))  # a file may claim any number of them
     like = Saved(
         agent.compact(jax.eval_shape(jax.vmap(agent.init), keys)),
         jax.eval_shape(jax.vmap(lambda key: snapshot.flatten(agent.policy(agent.init(key)))), keys),
