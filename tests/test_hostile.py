@@ -502,6 +502,20 @@ def test_a_model_whose_record_lies_is_refused(kind, tmp_path, saved):
 # config.json
 
 
+def test_a_run_that_lies_is_not_made_a_model(tmp_path):
+    run = tmp_path / "run"
+    SAC("Pendulum-v1", **TINY).learn(64, out=run)
+    SAC.load(run)
+    config, path = json.loads((run / "config.json").read_text()), run / "checkpoints/step-0000000064.safetensors"
+    arrays, record = read(path)
+    path.write_bytes(signed(arrays, json.dumps(record | {"generated_at": -1})))
+    assert re.search("field generated_at is -1, not a number of steps$", refused(SAC.load, run))
+    path.write_bytes(signed(arrays, json.dumps(record)))
+    config["experiment"]["seeds"] = 2**31
+    (run / "config.json").write_text(json.dumps(config))
+    assert re.search(r"array .* is .*, but .*2147483648.* is expected$", refused(SAC.load, run))
+
+
 def experiment(**fields):
     return lambda data: data["experiment"].update(fields)
 

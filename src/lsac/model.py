@@ -160,9 +160,7 @@ class Model:
         algorithm, experiment = from_json(record["config"], str(path))
         if algorithm != cls.algorithm:
             raise CheckpointError(f"{path}: holds a model of {algorithm}, not of {cls.algorithm}")
-        for name in ("timesteps", "generated_at"):
-            if type(record.get(name)) is not int or record[name] < 0:
-                raise CheckpointError(f"{path}: field {name} is {shown(record.get(name))}, not a number of steps")
+        timesteps, generated_at = (_steps(record, name, path) for name in ("timesteps", "generated_at"))
         # before anything is made for as many seeds as the file claims to have
         if not arrays or any(array.shape[:1] != (experiment.seeds,) for array in arrays.values()):
             raise CheckpointError(f"{path}: does not hold arrays for {experiment.seeds} seeds")
@@ -171,7 +169,7 @@ class Model:
         model = cls._with_experiment(experiment, env)
         like = model._agent.compact(jax.eval_shape(jax.vmap(model._agent.init), model._init_keys()))
         model._state = datafile.unnamed(arrays, like, path)
-        model.num_timesteps, model._generated_at = record["timesteps"], record["generated_at"]
+        model.num_timesteps, model._generated_at = timesteps, generated_at
         return model
 
     @classmethod
@@ -181,10 +179,10 @@ class Model:
             raise CheckpointError(f"{path}: is a run of {algorithm}, not of {cls.algorithm}")
         checkpoint = folder.checkpoints.load(with_rows=False)
         checkpoint.require(algorithm, experiment.env)
+        step, generated_at = (_steps(checkpoint.record, name, checkpoint.path) for name in ("step", "generated_at"))
         model = cls._with_experiment(experiment, env)
         model._state = agents_of(checkpoint, model._agent, experiment.seeds)
-        number = partial(datafile.field, checkpoint.record, kind=int, path=checkpoint.path)
-        model.num_timesteps, model._generated_at = number("step"), number("generated_at")
+        model.num_timesteps, model._generated_at = step, generated_at
         return model
 
     @classmethod
@@ -228,6 +226,13 @@ class Model:
 
 def _act(agent: Agent, explore: bool, policy: Any, obs: Array, key: Key) -> Array:
     return agent.act(policy, obs, key, explore)
+
+
+def _steps(record: datafile.Record, name: str, path: Path) -> int:
+    value = record.get(name)
+    if type(value) is not int or value < 0:
+        raise CheckpointError(f"{path}: field {name} is {shown(value)}, not a number of steps")
+    return value
 
 
 def _made(env: gym.Env) -> tuple[bool, bool]:
