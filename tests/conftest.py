@@ -8,7 +8,7 @@ import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-gc.set_threshold(200_000, 20, 100)  # to look through all that JAX holds, as often as Python would, takes a twentieth
+gc.set_threshold(200_000, 20, 100)  # or Python looks through all that JAX holds, over and over
 
 
 LONGEST = ("test_survival.py", "test_docs.py", "test_run.py", "test_agents.py")
