@@ -28,10 +28,20 @@ SPEC = EnvSpec(obs_dim=1, action_dim=1)
 KEY = jax.random.key(0)
 LN_SQRT_2PI_E = 0.5 * np.log(2 * np.pi * np.e)
 
-loss_gradient = jax.jit(jax.grad(ppo.loss, has_aux=True), static_argnums=2)
 estimates_of = jax.jit(on_policy.estimates, static_argnums=2)
 prepared = jax.jit(on_policy.prepared, static_argnums=(2, 3))
-actor_loss = jax.jit(jax.value_and_grad(ppo.actor_loss, has_aux=True), static_argnums=2)
+
+
+def loss_of(both, batch, config):
+    return ppo.loss(ppo.paired(*both), batch, config)
+
+
+def actor_loss_of(actor, batch, clip_ratio):
+    return ppo.actor_loss(jax.vmap(actor.mlp)(batch.obs), actor.log_std, batch, clip_ratio)
+
+
+loss_gradient = jax.jit(jax.grad(loss_of, has_aux=True), static_argnums=2)
+actor_loss = jax.jit(jax.value_and_grad(actor_loss_of, has_aux=True), static_argnums=2)
 
 
 def f32(*values):
@@ -69,7 +79,7 @@ def ratios(actor, obs, action, wanted):
 
 
 def test_actor_gains_by_the_ratio_until_it_is_clipped():
-    # A = 1, −1, −1, 1 is standardised as it is; min(ρA, clip(ρ, 0.8, 1.2) A) = 1.2, −1.5, −0.8, 0.5: mean −0.15
+    # A = 1, −1, −1, 1: min(ρA, clip(ρ, 0.8, 1.2) A) = 1.2, −1.5, −0.8, 0.5: mean −0.15
     obs, action, wanted = [0.5, 1.0, -1.0, 2.0], [0.1, -0.4, 0.3, 1.7], [1.5, 1.5, 0.5, 0.5]
     log_prob = ratios((0.4, -0.2, -0.5), obs, action, wanted)
     batch = batch_of(obs=obs, action=action, log_prob=log_prob, advantage=[1, -1, -1, 1])
@@ -94,15 +104,15 @@ def test_advantages_are_standardised_over_the_batch():
 
 
 def test_critic_loss_is_the_squared_error():
-    # V = 2 s + 1 = 1, 3, 5; R = 0, 3, 1: (1 + 0 + 16)/3
+    # V = 1, 3, 5; R = 0, 3, 1: (1 + 0 + 16)/3
     batch = batch_of(obs=[0, 1, 2], returns=[0, 3, 1])
-    np.testing.assert_allclose(on_policy.critic_loss(line(2.0, 1.0), batch), 17 / 3, rtol=1e-6)
+    np.testing.assert_allclose(on_policy.critic_loss(f32(1, 3, 5), batch), 17 / 3, rtol=1e-6)
 
 
 def test_clipped_critic_loss_takes_the_larger_error():
     # V = 1, 3, 5; held within ±0.5 of 2, 3.2, 4 it is 1.5, 3, 4.5: errors 1 → 2.25, 0 → 0, 16 → 12.25
     batch = batch_of(obs=[0, 1, 2], returns=[0, 3, 1], value=[2, 3.2, 4])
-    np.testing.assert_allclose(on_policy.critic_loss(line(2.0, 1.0), batch, 0.5), (2.25 + 0 + 16) / 3, rtol=1e-6)
+    np.testing.assert_allclose(on_policy.critic_loss(f32(1, 3, 5), batch, 0.5), (2.25 + 0 + 16) / 3, rtol=1e-6)
 
 
 def test_loss_weighs_critic_and_entropy():
@@ -111,12 +121,37 @@ def test_loss_weighs_critic_and_entropy():
     batch = batch_of(obs=obs, action=action, log_prob=log_prob, advantage=[1, -1], returns=[3, 3], value=[1, 1])
     both = actor_of(0.0, 0.0, 0.3), line(0.0, 1.0)
     config = ppo.Config(value_weight=0.5, entropy_weight=0.1, value_clip=False)
-    total, metrics = ppo.loss(both, batch, config)
+    total, metrics = loss_of(both, batch, config)
     np.testing.assert_allclose(metrics["entropy"], 0.3 + LN_SQRT_2PI_E, rtol=1e-5)
     np.testing.assert_allclose(total, 0.0 + 0.5 * 4 - 0.1 * (0.3 + LN_SQRT_2PI_E), rtol=1e-4)
     # held within ±0.2 of 1, V cannot come nearer to 3 than 1.2
-    clipped, _ = ppo.loss((both[0], line(0.0, 3.0)), batch, dataclasses.replace(config, value_clip=True))
+    clipped, _ = loss_of((both[0], line(0.0, 3.0)), batch, dataclasses.replace(config, value_clip=True))
     np.testing.assert_allclose(clipped - total, 0.5 * 1.8**2 - 0.5 * 4, rtol=1e-4)
+
+
+def test_a_pair_is_both_networks_and_what_widens_the_critic_is_never_read():
+    networks = on_policy.init(EnvSpec(5, 3), (8, 8), "tanh", 1.0, -0.5, KEY)
+    pair = ppo.paired(networks.actor, networks.critic)
+    for old, new in zip(jax.tree.leaves(networks[:2]), jax.tree.leaves(ppo.parted(pair)), strict=True):
+        np.testing.assert_array_equal(new, old)
+    keys = jax.random.split(KEY, 6)
+    obs, action = jax.random.normal(keys[0], (16, 5)), jax.random.normal(keys[1], (16, 3))
+    rest = [jax.random.normal(key, (16,)) for key in keys[2:]]
+    batch = Batch(obs, action, on_policy.log_probs(networks.actor, obs, action) + 0.1 * rest[0], *rest[1:])
+    config = ppo.Config(hidden=(8, 8), value_weight=0.5)
+    (total, metrics), grads = jax.value_and_grad(ppo.loss, has_aux=True)(pair, batch, config)
+    # one after the other
+    critic_loss = on_policy.critic_loss(jax.vmap(networks.critic)(obs)[:, 0], batch, 0.2)
+    (wanted, _), actor_grads = actor_loss(networks.actor, batch, 0.2)
+    np.testing.assert_allclose(total, wanted + 0.5 * critic_loss, rtol=1e-5)
+    np.testing.assert_allclose(metrics["critic_loss"], critic_loss, rtol=1e-5)
+    found, _ = ppo.parted(grads)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(actor_grads), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    last = grads.mlps.layers[-1]
+    assert not np.any(last.weight[1, 1:])
+    assert not np.any(last.bias[1, 1:])
+    assert np.all(last.weight[1, 0] != 0)
 
 
 # policy and values
@@ -274,8 +309,8 @@ def test_step_sizes_fall_linearly_to_zero(start):
 
 
 def test_epochs_recompute_the_advantages_with_the_newest_critic(start):
-    """Two epochs of one minibatch, against a plain loop."""
-    config = dataclasses.replace(CONFIG, epochs=2, critic_lr=0.3)
+    """Two epochs of two minibatches, against a plain loop; each minibatch standardises its advantages."""
+    config = dataclasses.replace(CONFIG, epochs=2, minibatches=2, critic_lr=0.3)
     replay = random_replay(2)
     after, _, _ = moved(config, start, replay)
     networks, rollout, log_prob = prepared(start.networks, replay, config.obs_clip, config.lam)
@@ -284,16 +319,19 @@ def test_epochs_recompute_the_advantages_with_the_newest_critic(start):
         actor, critic = networks.actor, networks.critic
         opts = optax.chain(optax.clip_by_global_norm(0.5), optax.scale_by_adam())
         opt = opts.init((actor, critic))
-        for _ in range(2):
+        for key in jax.random.split(KEY, 2):
             values = networks._replace(critic=critic).values
             estimates = estimates_of(values, rollout, config.lam) if recomputed else fixed
             batch = Batch(rollout.steps.obs, rollout.steps.action, log_prob, *estimates)
-            batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-            grads, _ = loss_gradient((actor, critic), batch, config)
-            with jax.numpy_dtype_promotion("standard"):
-                steps, opt = opts.update(grads, opt)
-            actor = jax.tree.map(lambda x, d: x - 1e-3 * d, actor, steps[0])
-            critic = jax.tree.map(lambda x, d: x - 0.3 * d, critic, steps[1])
+            parts = rollouts.minibatches(batch, 2, key)
+            for number in range(2):
+                part = jax.tree.map(lambda x, number=number: x[number], parts)
+                part = part._replace(advantage=on_policy.standardised(part.advantage))
+                grads, _ = loss_gradient((actor, critic), part, config)
+                with jax.numpy_dtype_promotion("standard"):
+                    steps, opt = opts.update(grads, opt)
+                actor = jax.tree.map(lambda x, d: x - 1e-3 * d, actor, steps[0])
+                critic = jax.tree.map(lambda x, d: x - 0.3 * d, critic, steps[1])
         found = [np.asarray(x) for x in jax.tree.leaves(after.networks[:2])]
         agree = all(
             np.allclose(a, b, rtol=1e-3, atol=1e-5)

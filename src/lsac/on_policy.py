@@ -99,8 +99,8 @@ def log_probs(actor: Actor, obs: Array, action: Array) -> Array:
     return jax.vmap(lambda o, a: normal_log_prob(a, *actor(o)))(obs, action)
 
 
-def entropy(actor: Actor) -> Array:
-    return jnp.sum(actor.log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e))
+def entropy(log_std: Array) -> Array:
+    return jnp.sum(log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e))
 
 
 def prepared(
@@ -142,9 +142,8 @@ def standardised(advantage: Array) -> Array:
     return (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
 
 
-def critic_loss(critic: MLP, batch: Batch, clip: float | None = None) -> Array:
+def critic_loss(value: Array, batch: Batch, clip: float | None = None) -> Array:
     """E (V − R)²; with a clip, the larger of that and the same with V held within ± clip of what it was."""
-    value = jax.vmap(critic)(batch.obs)[:, 0]
     error = (value - batch.returns) ** 2
     if clip is not None:
         held = batch.value + jnp.clip(value - batch.value, -clip, clip)

@@ -42,12 +42,17 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, continu
     delta = reward + jnp.where(discount == 0, 0.0, discount * next_value) - value
     decay = jnp.where(continues, lam * discount, 0.0)
 
-    def back(after: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
-        delta, decay = step
-        advantage = delta + decay * after
-        return advantage, advantage
+    # A step maps the advantage after it to δ + decay · after. Maps can be joined in any grouping, so T of them take
+    # log T rounds.
+    def both(later: tuple[Array, Array], step: tuple[Array, Array]) -> tuple[Array, Array]:
+        return step[0] * later[0], step[1] + step[0] * later[1]
 
-    return jax.lax.scan(back, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
+    return jax.lax.associative_scan(both, (decay, delta), reverse=True)[1]
+
+
+def joined(tree: Any) -> Any:
+    """Arrays [T, E, …] as [T·E, …]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
 def minibatches(tree: Any, count: int, key: Key) -> Any:
@@ -56,4 +61,4 @@ def minibatches(tree: Any, count: int, key: Key) -> Any:
     if time * simulators % count:
         raise ValueError(f"{time * simulators} steps cannot be split into {count} equal minibatches")
     order = jax.random.permutation(key, time * simulators)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[order].reshape(count, -1, *x.shape[2:]), tree)
+    return jax.tree.map(lambda x: x[order].reshape(count, -1, *x.shape[1:]), joined(tree))

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from lsac import on_policy, rollouts
 from lsac import replay as rb
+from lsac.distributions import normal_log_prob
 from lsac.networks import MLP
 from lsac.on_policy import Actor, ActorCritic, Batch
 from lsac.optimisers import adam
@@ -62,14 +65,36 @@ class Config:
 
 class State(NamedTuple):
     networks: ActorCritic
-    opt: optax.OptState  # of actor and critic
+    opt: optax.OptState  # of all parameters as one vector
     updates: Array
 
 
-def actor_loss(actor: Actor, batch: Batch, clip_ratio: float) -> tuple[Array, Metrics]:
-    """−E min(ρ A, clip(ρ, 1 ± ε) A), ρ = π(a|s) / π_old(a|s): eq. (7). A is standardised over the batch."""
-    log_ratio = on_policy.log_probs(actor, batch.obs, batch.action) - batch.log_prob
-    ratio, advantage = jnp.exp(log_ratio), on_policy.standardised(batch.advantage)
+class Pair(NamedTuple):
+    """Actor and critic as one stack of two networks: what takes two products alone takes one together.
+
+    Gradient steps this small are a row of short kernels, and their number is what an update costs on a GPU.
+    """
+
+    mlps: MLP  # [2, …]: the actor's, and the critic's, widened by outputs that nothing reads
+    log_std: Array
+
+
+def paired(actor: Actor, critic: MLP) -> Pair:
+    wide = lambda x: jnp.pad(x, [(0, actor.log_std.size - 1)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
+    wider = eqx.tree_at(lambda mlp: mlp.layers[-1], critic, jax.tree.map(wide, critic.layers[-1]))
+    return Pair(jax.tree.map(lambda *both: jnp.stack(both), actor.mlp, wider), actor.log_std)
+
+
+def parted(pair: Pair) -> tuple[Actor, MLP]:
+    mean, wider = (jax.tree.map(lambda x, i=i: x[i], pair.mlps) for i in (0, 1))
+    critic = eqx.tree_at(lambda mlp: mlp.layers[-1], wider, jax.tree.map(lambda x: x[:1], wider.layers[-1]))
+    return Actor(mean, pair.log_std), critic
+
+
+def actor_loss(mean: Array, log_std: Array, batch: Batch, clip_ratio: float) -> tuple[Array, Metrics]:
+    """−E min(ρ A, clip(ρ, 1 ± ε) A), ρ = π(a|s) / π_old(a|s): eq. (7)."""
+    log_ratio = jax.vmap(normal_log_prob, (0, 0, None))(batch.action, mean, log_std) - batch.log_prob
+    ratio, advantage = jnp.exp(log_ratio), batch.advantage
     gain = jnp.minimum(ratio * advantage, jnp.clip(ratio, 1.0 - clip_ratio, 1.0 + clip_ratio) * advantage)
     metrics = {
         "approx_kl": jnp.mean(ratio - 1.0 - log_ratio),
@@ -78,12 +103,14 @@ def actor_loss(actor: Actor, batch: Batch, clip_ratio: float) -> tuple[Array, Me
     return -jnp.mean(gain), metrics
 
 
-def loss(both: tuple[Actor, MLP], batch: Batch, config: Config) -> tuple[Array, Metrics]:
+def loss(pair: Pair, batch: Batch, config: Config) -> tuple[Array, Metrics]:
     """The actor's loss, c₁ times the critic's and −c₂ times the entropy: eq. (9)."""
-    actor, critic = both
-    pi_loss, metrics = actor_loss(actor, batch, config.clip_ratio)
-    v_loss = on_policy.critic_loss(critic, batch, config.clip_ratio if config.value_clip else None)
-    entropy = on_policy.entropy(actor)
+    mean, value = jax.vmap(lambda mlp: jax.vmap(mlp)(batch.obs))(pair.mlps)
+    # Without the barrier XLA works out the loss again for every single number of the gradient: twice the time on a GPU.
+    mean, value, log_std = jax.lax.optimization_barrier((mean, value[:, 0], pair.log_std))
+    pi_loss, metrics = actor_loss(mean, log_std, batch, config.clip_ratio)
+    v_loss = on_policy.critic_loss(value, batch, config.clip_ratio if config.value_clip else None)
+    entropy = on_policy.entropy(log_std)
     total = pi_loss + config.value_weight * v_loss - config.entropy_weight * entropy
     return total, metrics | {"actor_loss": pi_loss, "critic_loss": v_loss, "entropy": entropy}
 
@@ -94,32 +121,35 @@ def make(config: Config, spec: EnvSpec) -> Agent:
 
     def init(key: Key) -> State:
         networks = on_policy.init(spec, config.hidden, config.activation, config.mean_scale, config.log_std_init, key)
-        return State(networks, optimiser.init((networks.actor, networks.critic)), jnp.zeros((), jnp.int32))
+        vector, _ = ravel_pytree(paired(networks.actor, networks.critic))
+        return State(networks, optimiser.init(vector), jnp.zeros((), jnp.int32))
 
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         networks, rollout, log_prob = on_policy.prepared(state.networks, replay, config.obs_clip, config.lam)
+        start, unravelled = ravel_pytree(paired(networks.actor, networks.critic))
         left = on_policy.remaining(state.updates, config.anneal_updates)
+        each = lambda tree, lr: jax.tree.map(lambda x: jnp.broadcast_to(lr * left, x.shape), tree)  # noqa: E731
+        rates, _ = ravel_pytree(paired(each(networks.actor, config.actor_lr), each(networks.critic, config.critic_lr)))
 
-        def step(carry: tuple, batch: Batch) -> tuple[tuple, Metrics]:
-            both, opt = carry
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(both, batch, config)
-            directions, opt = optimiser.update(grads, opt)
-            moves = tuple(
-                jax.tree.map(lambda x, lr=lr: lr * left * x, direction)
-                for lr, direction in zip((config.actor_lr, config.critic_lr), directions, strict=True)
-            )
-            return (optax.apply_updates(both, moves), opt), metrics
+        def step(carry: tuple, batch: Batch) -> tuple[tuple, None]:
+            vector, opt = carry
+            grads, _ = jax.grad(lambda vector: loss(unravelled(vector), batch, config), has_aux=True)(vector)
+            direction, opt = optimiser.update(grads, opt)
+            return (vector + rates * direction, opt), None
 
         def epoch(carry: tuple, key: Key) -> tuple[tuple, Metrics]:
-            (_, critic), _ = carry
-            values = networks._replace(critic=critic).values
+            values = networks._replace(critic=parted(unravelled(carry[0]))[1]).values
             advantage, returns, value = on_policy.estimates(values, rollout, config.lam)
-            batch = Batch(rollout.steps.obs, rollout.steps.action, log_prob, advantage, returns, value)
-            carry, metrics = jax.lax.scan(step, carry, rollouts.minibatches(batch, config.minibatches, key))
-            return carry, jax.tree.map(jnp.mean, metrics) | on_policy.told(values, returns, value)
+            data = Batch(rollout.steps.obs, rollout.steps.action, log_prob, advantage, returns, value)
+            batches = rollouts.minibatches(data, config.minibatches, key)
+            batches = batches._replace(advantage=jax.vmap(on_policy.standardised)(batches.advantage))
+            carry, _ = jax.lax.scan(step, carry, batches)
+            whole = rollouts.joined(data._replace(advantage=on_policy.standardised(advantage)))
+            _, metrics = loss(unravelled(carry[0]), whole, config)
+            return carry, metrics | on_policy.told(values, returns, value)
 
-        start = (state.networks.actor, state.networks.critic), state.opt
-        ((actor, critic), opt), metrics = jax.lax.scan(epoch, start, jax.random.split(key, config.epochs))
+        (vector, opt), metrics = jax.lax.scan(epoch, (start, state.opt), jax.random.split(key, config.epochs))
+        actor, critic = parted(unravelled(vector))
         metrics = jax.tree.map(jnp.mean, metrics) | {"std": jnp.mean(jnp.exp(actor.log_std))}
         return State(networks._replace(actor=actor, critic=critic), opt, state.updates + 1), metrics
 

@@ -158,13 +158,14 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         networks, rollout, log_prob = on_policy.prepared(state.networks, replay, config.obs_clip, config.lam)
         advantage, returns, value = on_policy.estimates(networks.values, rollout, config.lam)
         data = Batch(rollout.steps.obs, rollout.steps.action, log_prob, advantage, returns, value)
-        whole = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
+        whole = rollouts.joined(data)
         actor, taken = improved(networks.actor, whole, config)
         rate = config.critic_lr * on_policy.remaining(state.updates, config.anneal_updates)
 
         def step(carry: tuple, batch: Batch) -> tuple[tuple, Array]:
             critic, opt = carry
-            error, grads = jax.value_and_grad(on_policy.critic_loss)(critic, batch)
+            loss = lambda critic: on_policy.critic_loss(jax.vmap(critic)(batch.obs)[:, 0], batch)  # noqa: E731
+            error, grads = jax.value_and_grad(loss)(critic)
             direction, opt = optimiser.update(grads, opt)
             return (optax.apply_updates(critic, jax.tree.map(lambda x: rate * x, direction)), opt), error
 
@@ -178,7 +179,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             "actor_loss": -taken.gain,
             "kl": taken.kl,
             "step_length": taken.length,
-            "entropy": on_policy.entropy(actor),
+            "entropy": on_policy.entropy(actor.log_std),
             "std": jnp.mean(jnp.exp(actor.log_std)),
         }
         return State(networks._replace(actor=actor, critic=critic), opt, state.updates + 1), metrics
