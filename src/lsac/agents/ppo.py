@@ -33,13 +33,13 @@ class Config:
     """width of each hidden layer, for actor and critic"""
     activation: str = "tanh"
     """relu, gelu, tanh or mish"""
-    epochs: int = 10
+    epochs: int = 5
     """how often a chunk is learned from"""
-    minibatches: int = 32
+    minibatches: int = 16
     """steps of Adam per epoch, each on an equal part of the chunk"""
-    actor_lr: float = 3e-4
+    actor_lr: float = 1e-3
     """Adam step size of the actor"""
-    critic_lr: float = 3e-4
+    critic_lr: float = 1e-3
     """Adam step size of the critic"""
     anneal_updates: int | None = None
     """updates over which the step sizes fall linearly to 0; None is the whole run, 0 never"""
