@@ -142,11 +142,12 @@ def test_a_pair_is_both_networks_and_what_widens_the_critic_is_never_read():
     (total, metrics), grads = jax.value_and_grad(ppo.loss, has_aux=True)(pair, batch, config)
     # one after the other
     critic_loss = on_policy.critic_loss(jax.vmap(networks.critic)(obs)[:, 0], batch, 0.2)
-    (wanted, _), actor_grads = actor_loss(networks.actor, batch, 0.2)
-    np.testing.assert_allclose(total, wanted + 0.5 * critic_loss, rtol=1e-5)
+    (gain, _), actor_grads = actor_loss(networks.actor, batch, 0.2)
+    np.testing.assert_allclose(total, gain + 0.5 * critic_loss, rtol=1e-5)
     np.testing.assert_allclose(metrics["critic_loss"], critic_loss, rtol=1e-5)
-    found, _ = ppo.parted(grads)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(actor_grads), strict=True):
+    critic_grads = jax.grad(lambda critic: 0.5 * on_policy.critic_loss(jax.vmap(critic)(obs)[:, 0], batch, 0.2))
+    wanted = (actor_grads, critic_grads(networks.critic))
+    for a, b in zip(jax.tree.leaves(ppo.parted(grads)), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     last = grads.mlps.layers[-1]
     assert not np.any(last.weight[1, 1:])
@@ -312,9 +313,10 @@ def test_epochs_recompute_the_advantages_with_the_newest_critic(start):
     """Two epochs of two minibatches, against a plain loop; each minibatch standardises its advantages."""
     config = dataclasses.replace(CONFIG, epochs=2, minibatches=2, critic_lr=0.3)
     replay = random_replay(2)
-    after, _, _ = moved(config, start, replay)
+    after, metrics, _ = moved(config, start, replay)
     networks, rollout, log_prob = prepared(start.networks, replay, config.obs_clip, config.lam)
     fixed = estimates_of(networks.values, rollout, config.lam)
+    told = []
     for recomputed in (True, False):
         actor, critic = networks.actor, networks.critic
         opts = optax.chain(optax.clip_by_global_norm(0.5), optax.scale_by_adam())
@@ -323,6 +325,7 @@ def test_epochs_recompute_the_advantages_with_the_newest_critic(start):
             values = networks._replace(critic=critic).values
             estimates = estimates_of(values, rollout, config.lam) if recomputed else fixed
             batch = Batch(rollout.steps.obs, rollout.steps.action, log_prob, *estimates)
+            told.append(on_policy.told(values, *estimates[1:]))
             parts = rollouts.minibatches(batch, 2, key)
             for number in range(2):
                 part = jax.tree.map(lambda x, number=number: x[number], parts)
@@ -338,6 +341,16 @@ def test_epochs_recompute_the_advantages_with_the_newest_critic(start):
             for a, b in zip(found, jax.tree.leaves((actor, critic)), strict=True)
         )
         assert agree == recomputed
+    # metrics: of the chunk after the last epoch, but for what is told of the critic before every epoch
+    estimates = estimates_of(after.networks.values, rollout, config.lam)
+    batch = Batch(rollout.steps.obs, rollout.steps.action, log_prob, *estimates)
+    batch = rollouts.joined(batch._replace(advantage=on_policy.standardised(batch.advantage)))
+    _, wanted = loss_of(after.networks[:2], batch, config)
+    wanted |= {name: (told[0][name] + told[1][name]) / 2 for name in told[0]}
+    wanted["std"] = np.mean(np.exp(after.networks.actor.log_std))
+    assert metrics.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_policy_and_values_carry_the_newest_moments(start):

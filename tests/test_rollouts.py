@@ -161,15 +161,17 @@ def test_lambda_one_is_the_return_and_lambda_zero_the_td_error():
     np.testing.assert_allclose(gae(*inputs, 0.0)[:, 0], reward + 0.9 * after - value, rtol=1e-5, atol=1e-6)
 
 
-def test_simulators_do_not_mix():
+def test_long_chunks_of_many_episodes_against_a_plain_loop():
     rng = np.random.default_rng(1)
-    reward, value, after = (f32(rng.normal(size=(5, 3))) for _ in range(3))
-    discount = f32(np.where(rng.random((5, 3)) < 0.3, 0.0, 0.9))
-    continues = jnp.asarray(rng.random((5, 3)) < 0.7) & (discount != 0)
-    together = gae(reward, discount, value, after, continues, 0.95)
-    for e in range(3):
-        alone = gae(*(x[:, e : e + 1] for x in (reward, discount, value, after, continues)), 0.95)
-        np.testing.assert_allclose(together[:, e], alone[:, 0], rtol=1e-6)
+    reward, value, after = (rng.normal(size=(37, 3)) for _ in range(3))
+    discount = np.where(rng.random((37, 3)) < 0.1, 0.0, 0.9)
+    continues = (rng.random((37, 3)) < 0.8) & (discount != 0)
+    wanted, later = np.zeros((37, 3)), np.zeros(3)
+    for t in reversed(range(37)):
+        later = reward[t] + discount[t] * after[t] - value[t] + np.where(continues[t], 0.95 * discount[t] * later, 0.0)
+        wanted[t] = later
+    found = gae(f32(reward), f32(discount), f32(value), f32(after), jnp.asarray(continues), 0.95)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 # minibatches
