@@ -106,7 +106,7 @@ def actor_loss(mean: Array, log_std: Array, batch: Batch, clip_ratio: float) -> 
 def loss(pair: Pair, batch: Batch, config: Config) -> tuple[Array, Metrics]:
     """The actor's loss, c₁ times the critic's and −c₂ times the entropy: eq. (9)."""
     mean, value = jax.vmap(lambda mlp: jax.vmap(mlp)(batch.obs))(pair.mlps)
-    # With few rows XLA would work out the loss again for every number of the gradient: half of the update on an H200.
+    # With 64 rows XLA would work out the loss again for every number of the gradient: 27 ms, not 17, on an H200.
     mean, value, log_std = jax.lax.optimization_barrier((mean, value[:, 0], pair.log_std))
     pi_loss, metrics = actor_loss(mean, log_std, batch, config.clip_ratio)
     v_loss = on_policy.critic_loss(value, batch, config.clip_ratio if config.value_clip else None)
