@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import small
 
@@ -329,6 +330,28 @@ def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
     like = jax.eval_shape(larger.init, jax.random.key(0))
     with pytest.raises(CheckpointError, match="is expected"):
         datafile.unnamed(datafile.named(case.state), like, tmp_path)
+
+
+# Adam
+
+
+def moments(algorithm, beta2):
+    """Running means of squared gradients after the first update; the actor of TD3 has none yet."""
+    few = {"epochs": 1, "minibatches": 1, "adam_beta2": beta2}
+    agent = AGENTS[algorithm].make(small.config(algorithm, **few), SPEC)
+    replay = ring(transitions(0, 2 * CHUNK), small.on_policy(algorithm))
+    state, _ = jax.jit(agent.update)(agent.init(jax.random.key(0)), replay, jax.random.key(1))
+    adams = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.ScaleByAdamState))
+    return [np.concatenate([x.ravel() for x in numpy_leaves(a.nu)]) for a in adams if hasattr(a, "nu")]
+
+
+@pytest.mark.parametrize("algorithm", [name for name in AGENTS if hasattr(AGENTS[name].Config(), "adam_beta2")])
+def test_every_adam_of_the_networks_takes_its_beta2(algorithm):
+    slow, fast = moments(algorithm, 0.99), moments(algorithm, 0.9)
+    assert len(slow) == {"sac": 3, "ppo": 1}.get(algorithm, 2)
+    assert sum(np.any(x > 0) for x in slow) == len(slow) - (algorithm == "td3")
+    for one, ten in zip(slow, fast, strict=True):  # (1 − β₂) g²
+        np.testing.assert_allclose(ten, 10 * one, rtol=1e-3)
 
 
 # presets

@@ -46,7 +46,9 @@ REFUSED = [
     ({"target_entropy": math.nan}, "--target-entropy nan: must be a finite number"),
     ({"critic_lr": math.inf}, "--critic-lr inf: must be a finite number"),
     ({"actor_lr": 0.0}, "--actor-lr 0.0: must be greater than 0"),
-    ({"alpha_lr": -1e-3}, "--alpha-lr -0.001: must be greater than 0"),
+    ({"alpha_lr": -1e-3}, "--alpha-lr -0.001: must not be negative"),
+    ({"adam_beta2": 1.0}, "--adam-beta2 1.0: must be at least 0 and less than 1"),
+    ({"adam_beta2": -0.1}, "--adam-beta2 -0.1: must be at least 0 and less than 1"),
     ({"alpha_init": 0.0}, "--alpha-init 0.0: must be greater than 0"),
     ({"tau": 0.0}, "--tau 0.0: must be greater than 0 and at most 1"),
     ({"tau": 5.0}, "--tau 5.0: must be greater than 0 and at most 1"),
@@ -65,6 +67,7 @@ AT_THE_EDGE = [
     {"chunk": 32, "num_envs": 32},
     {"replay_capacity": 256, "batch_size": 256},
     {"hidden": (1,), "critics": 1, "activation": "tanh"},
+    {"alpha_lr": 0.0, "adam_beta2": 0.0},
 ]
 """Options that just work."""
 
@@ -337,7 +340,14 @@ def test_the_presets_of_sac_differ_where_they_say():
     default, paper, quick = (preset("sac", name, "X") for name in ("default", "paper", "quickstart"))
     assert default == Experiment(sac.Config(), "X")
     assert (paper.agent.hidden, paper.agent.alpha_init, paper.learning_starts) == ((256, 256, 256), 0.2, 10_000)
+    assert paper.agent.alpha_lr == 0.0
     assert (quick.seeds, quick.steps, quick.agent.hidden) == (3, 8_000, (128, 128))
+
+
+@pytest.mark.parametrize("algorithm", ["dipo", "sac", "td3", "ppo"])
+def test_paper_presets_take_beta2_from_the_papers_table(algorithm):
+    assert preset(algorithm, "paper", "X").agent.adam_beta2 == 0.99
+    assert preset(algorithm, "default", "X").agent.adam_beta2 == 0.999
 
 
 def test_an_unknown_preset_is_answered_with_the_known_ones():

@@ -30,11 +30,11 @@ AT_LEAST_ONE = (
 """Options of agents that count something."""
 
 POSITIVE = ("alpha_init", "max_kl", "clip_ratio", "score_scale")
-"""Options of agents, besides their step sizes, that must be greater than 0."""
+"""Options of agents, besides step sizes that nothing turns off, that must be greater than 0."""
 
 NOT_NEGATIVE = (
     *("refresh_every", "anneal_updates", "grad_norm", "obs_clip", "damping", "action_steps", "action_clip"),
-    *("exploration_noise", "target_noise", "noise_clip"),
+    *("exploration_noise", "target_noise", "noise_clip", "alpha_lr"),
 )
 """Options of agents that 0 turns off."""
 
@@ -159,8 +159,11 @@ def check(experiment: Experiment) -> None:
         value = getattr(e.agent, field.name)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{_flag(field.name)} {value}: must be a finite number")
-        if (field.name.endswith("_lr") or field.name in POSITIVE) and not value > 0:
+        positive = (field.name.endswith("_lr") and field.name not in NOT_NEGATIVE) or field.name in POSITIVE
+        if positive and not value > 0:
             raise InputError(f"{_flag(field.name)} {value}: must be greater than 0")
+        if field.name == "adam_beta2" and not 0 <= value < 1:
+            raise InputError(f"--adam-beta2 {value}: must be at least 0 and less than 1")
         if field.name == "lam" and not 0 <= value <= 1:
             raise InputError(f"--lam {value}: must lie between 0 and 1")
         if field.name in ("tau", "backtrack") and not 0 < value <= 1:

@@ -45,6 +45,8 @@ class Config:
     """Adam step size of the actor"""
     critic_lr: float = 3e-4
     """Adam step size of the critics"""
+    adam_beta2: float = 0.999
+    """β₂ of Adam for actor and critics: how much of the running mean of squared gradients a step keeps"""
     grad_norm: float = 2.0
     """largest norm of the actor's gradient, and of the critics' together; 0 is no limit"""
     tau: float = 0.005
@@ -160,15 +162,16 @@ def newest(pairs: Array, index: Array, visited: Array) -> Array:
     return jnp.where(jnp.all(origin == visited, axis=1, keepdims=True), action, visited)
 
 
-def limited(learning_rate: float, norm: float) -> optax.GradientTransformation:
+def limited(learning_rate: float, norm: float, **options: float) -> optax.GradientTransformation:
     """Adam on gradients that are scaled down to this norm where theirs is larger; 0 is no limit."""
     limit = optax.clip_by_global_norm(norm) if norm else optax.identity()
-    return optax.chain(limit, adam(learning_rate, eps=1e-5))
+    return optax.chain(limit, adam(learning_rate, eps=1e-5, **options))
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
     schedule = ddpm(cosine_betas(config.denoising_steps))
-    actor_adam, critic_adam = (limited(lr, config.grad_norm) for lr in (config.actor_lr, config.critic_lr))
+    rates = (config.actor_lr, config.critic_lr)
+    actor_adam, critic_adam = (limited(lr, config.grad_norm, b2=config.adam_beta2) for lr in rates)
 
     def act(actor: DiffusionActor, obs: Array, key: Key, explore: bool) -> Array:
         """A draw from the policy; without exploration, the end of the noiseless path from 0."""

@@ -39,7 +39,7 @@ class Config:
     critic_lr: float = 1e-4
     """Adam step size of the critics"""
     alpha_lr: float = 3e-4
-    """Adam step size of log α"""
+    """Adam step size of log α; 0 keeps α as it starts"""
     tau: float = 0.005
     """share of the new parameters in slow copies, and of a batch in running means"""
     delay: int = 2

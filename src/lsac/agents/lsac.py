@@ -99,7 +99,7 @@ class Config:
     actor_lr: float = 3e-4
     """Adam step size of the actor"""
     alpha_lr: float = 3e-4
-    """Adam step size of log α"""
+    """Adam step size of log α; 0 keeps α as it starts"""
     alpha_init: float = 0.2
     """entropy weight at the start"""
     target_entropy: float | None = None

@@ -41,6 +41,8 @@ class Config:
     """Adam step size of the actor"""
     critic_lr: float = 1e-3
     """Adam step size of the critic"""
+    adam_beta2: float = 0.999
+    """β₂ of Adam: how much of the running mean of squared gradients a step keeps"""
     anneal_updates: int | None = None
     """updates over which the step sizes fall linearly to 0; None is the whole run, 0 never"""
     lam: float = 0.95
@@ -117,7 +119,7 @@ def loss(pair: Pair, batch: Batch, config: Config) -> tuple[Array, Metrics]:
 
 def make(config: Config, spec: EnvSpec) -> Agent:
     limit = optax.clip_by_global_norm(config.grad_norm) if config.grad_norm else optax.identity()
-    optimiser = optax.chain(limit, adam(1.0))  # its steps are then scaled by the step sizes
+    optimiser = optax.chain(limit, adam(1.0, b2=config.adam_beta2))  # its steps are then scaled by the step sizes
 
     def init(key: Key) -> State:
         networks = on_policy.init(spec, config.hidden, config.activation, config.mean_scale, config.log_std_init, key)

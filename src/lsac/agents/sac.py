@@ -35,7 +35,9 @@ class Config:
     critic_lr: float = 3e-4
     """Adam step size of the critics"""
     alpha_lr: float = 3e-4
-    """Adam step size of log α"""
+    """Adam step size of log α; 0 keeps α as it starts"""
+    adam_beta2: float = 0.999
+    """β₂ of Adam: how much of the running mean of squared gradients a step keeps"""
     tau: float = 0.005
     """share of the new parameters in the target critics at every update"""
     alpha_init: float = 1.0
@@ -89,7 +91,8 @@ def alpha_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Arra
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
-    actor_adam, critic_adam, alpha_adam = (adam(lr) for lr in (config.actor_lr, config.critic_lr, config.alpha_lr))
+    rates = (config.actor_lr, config.critic_lr, config.alpha_lr)
+    actor_adam, critic_adam, alpha_adam = (adam(lr, b2=config.adam_beta2) for lr in rates)
     target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
 
     def init(key: Key) -> State:

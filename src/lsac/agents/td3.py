@@ -33,6 +33,8 @@ class Config:
     """Adam step size of the actor"""
     critic_lr: float = 3e-4
     """Adam step size of the critics"""
+    adam_beta2: float = 0.999
+    """β₂ of Adam: how much of the running mean of squared gradients a step keeps"""
     tau: float = 0.005
     """share of the new parameters in the slow copies whenever these move"""
     delay: int = 2
@@ -91,7 +93,7 @@ def actor_loss(actor: MLP, critic: Critic, obs: Array) -> Array:
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
-    actor_adam, critic_adam = adam(config.actor_lr), adam(config.critic_lr)
+    actor_adam, critic_adam = (adam(lr, b2=config.adam_beta2) for lr in (config.actor_lr, config.critic_lr))
 
     def init(key: Key) -> State:
         actor_key, critic_key = jax.random.split(key)

@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, Preset]] = {
     },
     "ppo": {"default": ppo.default, "official": ppo.official, "paper": ppo.paper, "quickstart": ppo.quickstart},
     "trpo": {"default": trpo.default, "official": trpo.official, "paper": trpo.paper, "quickstart": trpo.quickstart},
-    "dipo": {"default": dipo.default, "official": dipo.official, "paper": dipo.default, "quickstart": dipo.quickstart},
+    "dipo": {"default": dipo.default, "official": dipo.official, "paper": dipo.paper, "quickstart": dipo.quickstart},
 }
 
 

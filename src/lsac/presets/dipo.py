@@ -5,8 +5,13 @@ from lsac.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """The authors' settings, but improved actions are kept. The LSAC paper's shared settings say the same."""
+    """The authors' settings, but improved actions are kept."""
     return Experiment(Config(), env, learning_starts=10_000)
+
+
+def paper(env: str) -> Experiment:
+    """The settings that the LSAC paper compares all methods with: the authors', but β₂ of 0.99."""
+    return Experiment(Config(adam_beta2=0.99), env, learning_starts=10_000)
 
 
 def official(env: str) -> Experiment:

@@ -33,7 +33,15 @@ def official(env: str) -> Experiment:
 
 def paper(env: str) -> Experiment:
     """What the LSAC paper states: three layers of 256, minibatches of 256, Adam at 7e-4, entropy weighted by 0.01."""
-    agent = Config(hidden=(256, 256, 256), epochs=10, minibatches=8, actor_lr=7e-4, critic_lr=7e-4, entropy_weight=0.01)
+    agent = Config(
+        hidden=(256, 256, 256),
+        epochs=10,
+        minibatches=8,
+        actor_lr=7e-4,
+        critic_lr=7e-4,
+        adam_beta2=0.99,
+        entropy_weight=0.01,
+    )
     return Experiment(agent, env, num_envs=16, chunk=2048, learning_starts=0)
 
 

@@ -10,8 +10,9 @@ def default(env: str) -> Experiment:
 
 
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: three layers of 256, α starts at 0.2."""
-    return Experiment(Config(hidden=(256, 256, 256), alpha_init=0.2), env, learning_starts=10_000)
+    """The settings that the LSAC paper compares all methods with: three layers of 256, α fixed at 0.2, β₂ of 0.99."""
+    agent = Config(hidden=(256, 256, 256), alpha_init=0.2, alpha_lr=0.0, adam_beta2=0.99)
+    return Experiment(agent, env, learning_starts=10_000)
 
 
 def quickstart(env: str) -> Experiment:

@@ -10,8 +10,8 @@ def default(env: str) -> Experiment:
 
 
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: three layers of 256."""
-    return Experiment(Config(hidden=(256, 256, 256)), env, learning_starts=10_000)
+    """The settings that the LSAC paper compares all methods with: three layers of 256, β₂ of 0.99."""
+    return Experiment(Config(hidden=(256, 256, 256), adam_beta2=0.99), env, learning_starts=10_000)
 
 
 def quickstart(env: str) -> Experiment:
