@@ -336,8 +336,8 @@ def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
 
 
 def moments(algorithm, beta2):
-    """Running means of squared gradients after the first update; the actor of TD3 has none yet."""
-    few = {"epochs": 1, "minibatches": 1, "adam_beta2": beta2}
+    """Running means of squared gradients after the first update."""
+    few = {"epochs": 1, "minibatches": 1, "delay": 1, "adam_beta2": beta2}
     agent = AGENTS[algorithm].make(small.config(algorithm, **few), SPEC)
     replay = ring(transitions(0, 2 * CHUNK), small.on_policy(algorithm))
     state, _ = jax.jit(agent.update)(agent.init(jax.random.key(0)), replay, jax.random.key(1))
@@ -349,9 +349,18 @@ def moments(algorithm, beta2):
 def test_every_adam_of_the_networks_takes_its_beta2(algorithm):
     slow, fast = moments(algorithm, 0.99), moments(algorithm, 0.9)
     assert len(slow) == {"sac": 3, "ppo": 1}.get(algorithm, 2)
-    assert sum(np.any(x > 0) for x in slow) == len(slow) - (algorithm == "td3")
+    assert all(np.any(x > 0) for x in slow)
     for one, ten in zip(slow, fast, strict=True):  # (1 − β₂) g²
         np.testing.assert_allclose(ten, 10 * one, rtol=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in AGENTS if hasattr(AGENTS[name].Config(), "alpha_lr")])
+@pytest.mark.parametrize("step", [0.0, 1e-3])
+def test_alpha_moves_unless_its_step_size_is_0(algorithm, step):
+    agent = AGENTS[algorithm].make(small.config(algorithm, alpha_lr=step, delay=1), SPEC)
+    before = agent.init(jax.random.key(0))
+    after, _ = jax.jit(agent.update)(before, ring(transitions(0, 2 * CHUNK)), jax.random.key(1))
+    assert (after.log_alpha == before.log_alpha) == (step == 0.0)
 
 
 # presets

@@ -3,8 +3,6 @@
 A critic is Q(s, a) = w_s s + w_a a + b, an actor has mean = m_s s + m_0 and a constant log std.
 """
 
-import dataclasses
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -215,14 +213,6 @@ def test_targets_take_the_share_tau_of_the_new_critics():
     after, _ = update(before, replay_of(reward=3.0, discount=0.0), KEY)
     expected = 0.75 * coefficients(before.targets) + 0.25 * coefficients(after.critics)
     np.testing.assert_allclose(coefficients(after.targets), expected, rtol=1e-5)
-
-
-def test_alpha_stays_with_a_step_size_of_0():
-    agent = sac.make(dataclasses.replace(CONFIG, alpha_lr=0.0), SPEC)
-    before = state_of(actor_of(0.0, 0.0, -5.0), critics_of((0, 0, 2), (0, 0, 2)))
-    after, _ = jax.jit(agent.update)(before, replay_of(reward=2.0, discount=0.0), KEY)
-    assert after.log_alpha == before.log_alpha
-    assert np.any(actor_bias(after.actor) != actor_bias(before.actor))
 
 
 @pytest.mark.parametrize(("log_std", "direction"), [(-5.0, 1.0), (-0.5, -1.0)], ids=["below", "above"])
