@@ -267,6 +267,17 @@ def test_a_missing_key_is_named():
         from_json(data, "here")
 
 
+def test_a_run_from_before_an_option_did_what_it_did():
+    data = written()
+    data["experiment"]["agent"] |= {"adam_beta2": 0.5}
+    data["experiment"] |= {"time_limits_terminate": True}
+    asked = from_json(data, "here")[1]
+    assert (asked.agent.adam_beta2, asked.time_limits_terminate) == (0.5, True)
+    del data["experiment"]["agent"]["adam_beta2"], data["experiment"]["time_limits_terminate"]
+    before = from_json(data, "here")[1]
+    assert (before.agent.adam_beta2, before.time_limits_terminate) == (0.999, False)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [

@@ -38,6 +38,9 @@ NOT_NEGATIVE = (
 )
 """Options of agents that 0 turns off."""
 
+BEFORE: dict[str, Any] = {"adam_beta2": 0.999, "time_limits_terminate": False}
+"""Options that came later, with what runs from before did: their files go on being read."""
+
 C = TypeVar("C")
 
 
@@ -262,6 +265,7 @@ def read_options(cls: type, data: Any, where: str) -> Any:
             close = difflib.get_close_matches(printable(name), names, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise InputError(f"{where}: unknown option {printable(name)}{hint}")
+    data = {name: value for name, value in BEFORE.items() if name in names} | data
     values = {name: typed(value, hints[name], f"{where}, {name}") for name, value in data.items()}
     missing = [field.name for field in dataclasses.fields(cls) if field.name not in data]
     if missing:
