@@ -1,0 +1,30 @@
+"""Every agent still computes what it computed: losses, norms and actions after three updates and after a tiny run.
+
+A change that is meant to change a number writes the file anew: `python tests/golden.py > tests/golden.json` with the
+environment of `golden.SETTINGS`, and says why.
+"""
+
+import json
+
+import golden
+import pytest
+
+from lsac.agents import AGENTS
+
+EXPECTED = json.loads(golden.FILE.read_text())
+
+
+@pytest.fixture(scope="module")
+def found():
+    return golden.computed()
+
+
+def test_every_agent_has_numbers(found):
+    assert found.keys() == EXPECTED.keys() == AGENTS.keys()
+
+
+@pytest.mark.parametrize("when", ["updates", "run"])
+@pytest.mark.parametrize("algorithm", EXPECTED)
+def test_numbers_are_what_they_were(algorithm, when, found):
+    assert len(EXPECTED[algorithm][when]) >= 10
+    assert found[algorithm][when] == pytest.approx(EXPECTED[algorithm][when], rel=1e-6, abs=1e-9)
