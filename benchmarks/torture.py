@@ -140,7 +140,7 @@ def faults(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     sys.path.insert(0, str(TESTS))
     import faulty_envs
 
-    from lsac.folder import RunFolder
+    from lsac.runs.folder import RunFolder
 
     figures = []
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
@@ -194,7 +194,7 @@ def disks(full: bool, root: Path, algorithms: list[str]) -> list[Figure]:
     """The k-th flush to the disk fails, for every k of one save: the checkpoint before has to load."""
     import numpy as np
 
-    from lsac.checkpoint import Checkpoints, Unsaved
+    from lsac.runs.checkpoint import Checkpoints, Unsaved
 
     def save(checkpoints: Checkpoints, unsaved: Unsaved, number: int) -> None:
         unsaved.add(np.full((2, 60, 3), number, np.float32))

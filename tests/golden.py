@@ -17,8 +17,8 @@ import numpy as np
 import optax
 import small
 
-from lsac import replay as rb
 from lsac.agents import AGENTS
+from lsac.replay import ring as rb
 from lsac.types import EnvSpec
 
 FILE = Path(__file__).with_name("golden.json")

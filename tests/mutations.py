@@ -20,12 +20,12 @@ import numpy as np
 import safetensors.numpy
 import small
 
-from lsac import datafile
-from lsac.checkpoint import Checkpoints
-from lsac.datafile import LABEL
 from lsac.errors import LsacError
-from lsac.experiment import Experiment, to_json
-from lsac.folder import RunFolder
+from lsac.runs import datafile
+from lsac.runs.checkpoint import Checkpoints
+from lsac.runs.datafile import LABEL
+from lsac.runs.experiment import Experiment, to_json
+from lsac.runs.folder import RunFolder
 
 STEP = "step-0000000016.safetensors"
 SEEDS, WIDTH = 2, 3

@@ -10,13 +10,15 @@ import optax
 import pytest
 import small
 
-from lsac import datafile, snapshot, streams
-from lsac import replay as rb
+from lsac import streams
 from lsac.agents import AGENTS
+from lsac.collect import snapshot
 from lsac.errors import CheckpointError
-from lsac.experiment import check, from_json, to_json
-from lsac.learner import Learner
 from lsac.presets import PRESETS
+from lsac.replay import ring as rb
+from lsac.runs import datafile
+from lsac.runs.experiment import check, from_json, to_json
+from lsac.train.learner import Learner
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=3, action_dim=2)

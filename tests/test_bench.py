@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from commands import lsac
 
-from lsac import bench
 from lsac.agents import AGENTS, sac, trpo
-from lsac.bench import products_of, run_products
+from lsac.cli import bench
+from lsac.cli.bench import products_of, run_products
 
 
 def test_products_are_found_wherever_they_are():

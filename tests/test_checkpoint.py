@@ -12,10 +12,10 @@ import pytest
 import safetensors.numpy
 
 import lsac
-from lsac import datafile
-from lsac.checkpoint import Checkpoints, Unsaved
-from lsac.datafile import FORMAT, named, read, unnamed, write
 from lsac.errors import CheckpointError, InputError
+from lsac.runs import datafile
+from lsac.runs.checkpoint import Checkpoints, Unsaved
+from lsac.runs.datafile import FORMAT, named, read, unnamed, write
 
 WIDTH = 3
 

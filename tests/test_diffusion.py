@@ -9,7 +9,7 @@ import optax
 import pytest
 from scipy.stats import norm
 
-from lsac import diffusion as edm
+from lsac.nn import diffusion as edm
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiles 3 × faster
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac import replay as rb
 from lsac.agents import dipo
-from lsac.diffusion import cosine_betas, ddpm
-from lsac.networks import Critic, ensemble
+from lsac.nn.diffusion import cosine_betas, ddpm
+from lsac.nn.networks import Critic, ensemble
+from lsac.replay import ring as rb
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

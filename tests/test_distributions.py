@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lsac.distributions import gaussian_return_loss, normal_log_prob, tanh_log_det, tanh_normal_sample
+from lsac.nn.distributions import gaussian_return_loss, normal_log_prob, tanh_log_det, tanh_normal_sample
 
 SHAPES = [(0.0, 0.0), (0.8, -0.7), (-1.5, 0.3)]
 """Mean and log std of some one-dimensional Gaussians."""

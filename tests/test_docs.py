@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from commands import lsac
 
-from lsac import bench
 from lsac.agents import AGENTS
-from lsac.cli import COMMANDS
+from lsac.cli import COMMANDS, bench
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac import replay as rb
 from lsac.agents import dsact
-from lsac.chains import returns
-from lsac.distributions import gaussian_return_loss, huber_return_loss
+from lsac.agents.lsac.chains import returns
 from lsac.errors import InputError
-from lsac.experiment import Experiment, check
-from lsac.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
-from lsac.optimisers import adam
+from lsac.nn.distributions import gaussian_return_loss, huber_return_loss
+from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment, check
 from lsac.types import EnvSpec, Transition
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

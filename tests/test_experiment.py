@@ -9,11 +9,12 @@ import traceback
 
 import pytest
 
-from lsac.agents import AGENTS, dipo, lsac, redq, sac, trpo
+from lsac.agents import AGENTS, dipo, redq, sac, trpo
+from lsac.agents.lsac import agent as lsac
 from lsac.errors import InputError
-from lsac.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions
-from lsac.folder import RunFolder
 from lsac.presets import PRESETS, preset
+from lsac.runs.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions
+from lsac.runs.folder import RunFolder
 
 REFUSED = [
     ({"steps": 0}, "--steps 0: must be at least 1"),

@@ -19,11 +19,11 @@ from commands import TINY, lsac
 
 from lsac import streams
 from lsac.agents import sac
+from lsac.collect.groups import Lane, LanePlan, make_actors
 from lsac.envs.gymnasium import Simulator
-from lsac.envs.lanes import Lane, LanePlan, make_actors
 from lsac.errors import EnvironmentFault, InputError, MemoryRefused
-from lsac.folder import RunFolder
 from lsac.presets import preset
+from lsac.runs.folder import RunFolder
 from lsac.types import EnvSpec
 
 BAD = faulty_envs.BAD_STEP
@@ -195,7 +195,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_is_refused(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lsac.doctor.rendering", lambda: "not asked")  # it starts processes
+    monkeypatch.setattr("lsac.cli.doctor.rendering", lambda: "not asked")  # it starts processes
     (tmp_path / "here").mkdir()
     (tmp_path / "file").touch()
     args, sentence = REFUSED[case]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lsac import replay as rb
-from lsac import synthesis
+from lsac.agents.lsac import synthesis
 from lsac.analysis import fidelity
 from lsac.envs import gymnasium as adapter
 from lsac.errors import InputError
-from lsac.replay import Layout
+from lsac.replay import ring as rb
+from lsac.replay.ring import Layout
 
 
 @pytest.fixture(autouse=True)

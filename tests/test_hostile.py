@@ -21,13 +21,14 @@ from commands import lsac
 from mutations import SEEDS, STEP, WIDTH, make_config, make_run, numbers, signed
 from test_model import TINY
 
-from lsac import SAC, datafile
-from lsac.checkpoint import Checkpoints, Unsaved
-from lsac.datafile import DIGITS, FORMAT, LABEL, read, write
+from lsac import SAC
 from lsac.errors import CheckpointError, InputError
-from lsac.experiment import from_json
-from lsac.folder import RunFolder
-from lsac.loops import Loop
+from lsac.runs import datafile
+from lsac.runs.checkpoint import Checkpoints, Unsaved
+from lsac.runs.datafile import DIGITS, FORMAT, LABEL, read, write
+from lsac.runs.experiment import from_json
+from lsac.runs.folder import RunFolder
+from lsac.train.loop import Loop
 
 SECONDS, MEMORY = 2.0, 64 * 2**20
 

@@ -11,14 +11,15 @@ import pytest
 import small
 from gymnasium import spaces
 
-from lsac import snapshot, streams
+from lsac import streams
 from lsac.agents import AGENTS
-from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
+from lsac.collect import snapshot
+from lsac.collect.groups import Episode, Lane, LanePlan, _visits, make_actors
+from lsac.collect.pool import Crew, Source, evaluation_lanes, training_lanes
 from lsac.envs.gymnasium import Simulator, describe
-from lsac.envs.lanes import Episode, Lane, LanePlan, _visits, make_actors
 from lsac.errors import EnvironmentFault
-from lsac.replay import Layout
-from lsac.training import source_of
+from lsac.replay.ring import Layout
+from lsac.train.run import source_of
 from lsac.types import Agent
 
 GAMMA = 0.9

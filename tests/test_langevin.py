@@ -13,7 +13,7 @@ import optax
 import pytest
 from scipy import special
 
-from lsac import langevin
+from lsac.nn import langevin
 
 TOLERANCE = 4.5
 CURVATURE = np.array([0.5, 1.0, 2.0], np.float32)  # λ of three independent quadratics λθ²/2 in one vector

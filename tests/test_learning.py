@@ -4,8 +4,8 @@ import pytest
 
 from lsac.agents import AGENTS
 from lsac.presets import preset
-from lsac.stopping import Stop
-from lsac.training import Training, describe, source_of
+from lsac.train.run import Training, describe, source_of
+from lsac.train.stopping import Stop
 
 pytestmark = pytest.mark.learning
 

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac import training as training_module
 from lsac.agents import AGENTS
-from lsac.envs.crew import Source
+from lsac.collect.pool import Source
 from lsac.envs.gymnasium import describe
-from lsac.experiment import Experiment
-from lsac.replay import Layout
-from lsac.stopping import Stop
-from lsac.training import Training
+from lsac.replay.ring import Layout
+from lsac.runs.experiment import Experiment
+from lsac.train import run as training_module
+from lsac.train.run import Training
+from lsac.train.stopping import Stop
 from lsac.types import Agent
 
 CHUNK, CHUNKS, UPDATES = 8, 7, 4

@@ -8,11 +8,11 @@ import optax
 import pytest
 from scipy import stats
 
-from lsac import chains, synthesis
-from lsac import replay as rb
-from lsac.agents import lsac
-from lsac.distributions import gaussian_return_loss
-from lsac.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.agents.lsac import agent as lsac
+from lsac.agents.lsac import chains, synthesis
+from lsac.nn.distributions import gaussian_return_loss
+from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.replay import ring as rb
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=3, action_dim=2)

@@ -13,12 +13,14 @@ import pytest
 from commands import lsac, metrics
 from gymnasium import spaces
 
-from lsac import LSAC, PPO, SAC, synthesis, training
-from lsac.datafile import named, read, write
+from lsac import LSAC, PPO, SAC
+from lsac.agents.lsac import synthesis
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
-from lsac.folder import RunFolder
-from lsac.learner import Learner
-from lsac.loops import Loop
+from lsac.runs.datafile import named, read, write
+from lsac.runs.folder import RunFolder
+from lsac.train import run as training
+from lsac.train.learner import Learner
+from lsac.train.loop import Loop
 
 TINY = {
     **{"hidden": (16,), "batch_size": 32, "chunk": 8, "replay_capacity": 64},

@@ -6,17 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac.networks import (
-    ACTIVATIONS,
-    MLP,
-    Critic,
-    GaussianActor,
-    GaussianCritic,
-    Linear,
-    ensemble,
-    polyak,
-    q_values,
-)
+from lsac.nn.networks import ACTIVATIONS, MLP, Critic, GaussianActor, GaussianCritic, Linear, ensemble, polyak, q_values
 
 NUMPY_ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0.0),

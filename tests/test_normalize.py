@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lsac import normalize
-from lsac.normalize import Moments
+from lsac.nn import normalisation as normalize
+from lsac.nn.normalisation import Moments
 
 merged = jax.jit(normalize.merged)
 

@@ -13,15 +13,16 @@ import optax
 import pytest
 from scipy import stats
 
-from lsac import normalize, on_policy, rollouts
-from lsac import replay as rb
-from lsac.agents import ppo
-from lsac.experiment import Experiment
+from lsac.agents import on_policy, ppo
+from lsac.agents.on_policy import Actor, ActorCritic, Batch, Policy, Values
 from lsac.model import PPO
-from lsac.networks import MLP
-from lsac.normalize import Moments
-from lsac.on_policy import Actor, ActorCritic, Batch, Policy, Values
-from lsac.training import annealed
+from lsac.nn import normalisation as normalize
+from lsac.nn.networks import MLP
+from lsac.nn.normalisation import Moments
+from lsac.replay import ring as rb
+from lsac.replay import rollouts
+from lsac.runs.experiment import Experiment
+from lsac.train.run import annealed
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

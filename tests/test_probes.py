@@ -14,12 +14,12 @@ import pytest
 import small
 
 from lsac.agents import AGENTS
-from lsac.envs.crew import Source
+from lsac.collect.pool import Source
 from lsac.envs.gymnasium import describe
 from lsac.envs.probes import PROBES
-from lsac.experiment import Experiment, check
-from lsac.stopping import Stop
-from lsac.training import Training
+from lsac.runs.experiment import Experiment, check
+from lsac.train.run import Training
+from lsac.train.stopping import Stop
 
 pytestmark = pytest.mark.computing
 

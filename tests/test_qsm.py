@@ -8,10 +8,10 @@ import optax
 import pytest
 from scipy.stats import norm
 
-from lsac import replay as rb
 from lsac.agents import qsm
-from lsac.diffusion import ddpm, vp_betas
-from lsac.networks import Critic, ensemble
+from lsac.nn.diffusion import ddpm, vp_betas
+from lsac.nn.networks import Critic, ensemble
+from lsac.replay import ring as rb
 from lsac.types import EnvSpec, Transition
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

@@ -8,12 +8,12 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from small import config
 
-from lsac import memory
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
 from lsac.envs.rates import Rates
-from lsac.experiment import Experiment
-from lsac.training import choose_workers, source_of
+from lsac.runs.experiment import Experiment
+from lsac.train import memory
+from lsac.train.run import choose_workers, source_of
 
 PENDULUM = adapter.find("Pendulum-v1")
 

@@ -10,12 +10,12 @@ import numpy as np
 import optax
 import pytest
 
-from lsac import replay as rb
 from lsac.agents import redq
 from lsac.errors import InputError
-from lsac.experiment import Experiment, check
-from lsac.networks import Critic, GaussianActor, ensemble
+from lsac.nn.networks import Critic, GaussianActor, ensemble
 from lsac.presets import preset
+from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment, check
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lsac import replay as rb
-from lsac.learner import Learner
+from lsac.replay import ring as rb
+from lsac.train.learner import Learner
 from lsac.types import Agent, EnvSpec, Transition
 
 SPEC = EnvSpec(obs_dim=2, action_dim=1)

@@ -13,17 +13,17 @@ from commands import lsac
 from scipy import stats
 from small import config
 
-from lsac import replay as rb
-from lsac.agents import lsac as lsac_agent
 from lsac.agents import sac
+from lsac.agents.lsac import agent as lsac_agent
 from lsac.analysis.load import load_run
 from lsac.analysis.report import COLUMNS, PANELS, _labels, curve_of_run, draw_diagnostics, write_report, write_table
 from lsac.analysis.stats import interval
-from lsac.display import Display, duration
 from lsac.errors import InputError
-from lsac.experiment import Experiment
-from lsac.folder import RunFolder
-from lsac.journal import Progress
+from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment
+from lsac.runs.folder import RunFolder
+from lsac.train.display import Display, duration
+from lsac.train.logger import Progress
 from lsac.types import EnvSpec
 
 # the interval

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import small
 
-from lsac import replay as rb
-from lsac import rollouts
-from lsac.envs.crew import Source
+from lsac.collect.pool import Source
 from lsac.envs.gymnasium import describe
-from lsac.experiment import Experiment
-from lsac.training import make_agent, make_crew
+from lsac.replay import ring as rb
+from lsac.replay import rollouts
+from lsac.runs.experiment import Experiment
+from lsac.train.run import make_agent, make_crew
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from commands import TINY, Result, finish, lsac, metrics, start
 
-from lsac import training
-from lsac.checkpoint import Checkpoint
-from lsac.datafile import named
-from lsac.evaluate import policies_of
-from lsac.folder import RunFolder
-from lsac.loops import Loop, Saved
+from lsac.runs.checkpoint import Checkpoint
+from lsac.runs.datafile import named
+from lsac.runs.folder import RunFolder
+from lsac.train import run as training
+from lsac.train.loop import Loop, Saved
+from lsac.train.policies import policies_of
 
 SMALL = (
     *("train", "sac", "--env", "Pendulum-v1", *TINY, "--seeds", "2", "--steps", "256", "--log-every", "64"),

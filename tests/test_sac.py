@@ -11,9 +11,9 @@ import optax
 import pytest
 from scipy import stats
 
-from lsac import replay as rb
 from lsac.agents import sac
-from lsac.networks import Critic, GaussianActor, ensemble
+from lsac.nn.networks import Critic, GaussianActor, ensemble
+from lsac.replay import ring as rb
 from lsac.types import EnvSpec, Transition
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

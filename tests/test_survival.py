@@ -16,15 +16,15 @@ import jax.numpy as jnp
 import pytest
 from commands import lsac
 
-from lsac import datafile, metrics
 from lsac.agents import AGENTS, sac
-from lsac.envs.crew import Crew
+from lsac.collect.pool import Crew
 from lsac.errors import InputError, SaveFailed, Stopped
-from lsac.folder import RunFolder
-from lsac.learner import Learner
-from lsac.loops import Loop
 from lsac.presets import preset
-from lsac.stopping import Stop, heeding
+from lsac.runs import datafile, metrics
+from lsac.runs.folder import RunFolder
+from lsac.train.learner import Learner
+from lsac.train.loop import Loop
+from lsac.train.stopping import Stop, heeding
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import torture

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac import replay as rb
-from lsac import synthesis
+from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
+from lsac.replay import ring as rb
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=2, action_dim=1)

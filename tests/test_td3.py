@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lsac import replay as rb
 from lsac.agents import td3
 from lsac.errors import InputError
-from lsac.experiment import Experiment, check
-from lsac.networks import MLP, Critic, ensemble
-from lsac.optimisers import adam
+from lsac.nn.networks import MLP, Critic, ensemble
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment, check
 from lsac.types import EnvSpec, Transition
 
 SPEC = EnvSpec(obs_dim=1, action_dim=1)

@@ -11,12 +11,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import integrate, stats
 
-from lsac import on_policy, rollouts
-from lsac import replay as rb
-from lsac.agents import trpo
-from lsac.distributions import normal_kl
-from lsac.networks import MLP
-from lsac.on_policy import Actor, Batch
+from lsac.agents import on_policy, trpo
+from lsac.agents.on_policy import Actor, Batch
+from lsac.nn.distributions import normal_kl
+from lsac.nn.networks import MLP
+from lsac.replay import ring as rb
+from lsac.replay import rollouts
 from lsac.types import EnvSpec
 
 SPEC = EnvSpec(obs_dim=3, action_dim=2)

@@ -18,17 +18,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lsac import datafile, streams
-from lsac.display import Display
+from lsac import streams
 from lsac.envs import gymnasium as adapter
 from lsac.errors import CheckpointError, InputError
-from lsac.evaluate import agents_of
-from lsac.experiment import Experiment, check, from_json, shown, to_json, typed
-from lsac.folder import RunFolder
-from lsac.journal import Progress
 from lsac.presets import preset as find_preset
-from lsac.stopping import Stop
-from lsac.training import Training, annealed, evaluation_source_of, make_agent, require_memory, source_of
+from lsac.runs import datafile
+from lsac.runs.experiment import Experiment, check, from_json, shown, to_json, typed
+from lsac.runs.folder import RunFolder
+from lsac.train.display import Display
+from lsac.train.logger import Progress
+from lsac.train.policies import agents_of
+from lsac.train.run import Training, annealed, evaluation_source_of, make_agent, require_memory, source_of
+from lsac.train.stopping import Stop
 from lsac.types import Agent, Array, Key
 
 Callback = Callable[[Progress], bool | None]

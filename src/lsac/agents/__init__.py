@@ -2,7 +2,8 @@
 
 from types import ModuleType
 
-from lsac.agents import dipo, dsact, lsac, ppo, qsm, redq, sac, td3, trpo
+from lsac.agents import dipo, dsact, ppo, qsm, redq, sac, td3, trpo
+from lsac.agents.lsac import agent as lsac
 
 AGENTS: dict[str, ModuleType] = {
     "lsac": lsac,

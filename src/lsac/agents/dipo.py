@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import replay as rb
 from lsac.agents.sac import value
 from lsac.agents.td3 import critic_loss, td_target
-from lsac.diffusion import Ddpm, PredictNoise, cosine_betas, ddpm, noised, sample_ddpm
-from lsac.networks import ACTIVATIONS, MLP, Critic, ensemble, polyak, q_values, redrawn, select
-from lsac.optimisers import adam
+from lsac.nn.diffusion import Ddpm, PredictNoise, cosine_betas, ddpm, noised, sample_ddpm
+from lsac.nn.networks import ACTIVATIONS, MLP, Critic, ensemble, polyak, q_values, redrawn, select
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics
 
 TIME = 32

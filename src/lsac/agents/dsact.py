@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import replay as rb
+from lsac.agents.lsac.chains import lower, returns, targets_of
 from lsac.agents.sac import act
-from lsac.chains import lower, returns, targets_of
-from lsac.distributions import gaussian_return_loss, huber_return_loss
-from lsac.networks import GaussianActor, GaussianCritic, ensemble, polyak, sample_actions, select
-from lsac.optimisers import adam
+from lsac.nn.distributions import gaussian_return_loss, huber_return_loss
+from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, polyak, sample_actions, select
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
 

@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from lsac import on_policy, rollouts
-from lsac import replay as rb
-from lsac.distributions import normal_log_prob
-from lsac.networks import MLP
-from lsac.on_policy import Actor, ActorCritic, Batch
-from lsac.optimisers import adam
+from lsac.agents import on_policy
+from lsac.agents.on_policy import Actor, ActorCritic, Batch
+from lsac.nn.distributions import normal_log_prob
+from lsac.nn.networks import MLP
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
+from lsac.replay import rollouts
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics
 
 

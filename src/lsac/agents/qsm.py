@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import replay as rb
 from lsac.agents.redq import glorot
 from lsac.agents.sac import value
 from lsac.agents.td3 import critic_loss, td_target
-from lsac.diffusion import Ddpm, PredictNoise, ddpm, noised, sample_ddpm, vp_betas
-from lsac.networks import MLP, Critic, ensemble, polyak, q_values, redrawn
-from lsac.optimisers import adam
+from lsac.nn.diffusion import Ddpm, PredictNoise, ddpm, noised, sample_ddpm, vp_betas
+from lsac.nn.networks import MLP, Critic, ensemble, polyak, q_values, redrawn
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
 FREQUENCIES, TIME = 32, 128

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import replay as rb
 from lsac.agents.sac import State, act, alpha_loss, critic_loss, td_target
-from lsac.networks import Critic, GaussianActor, ensemble, polyak, q_values, redrawn, sample_actions
-from lsac.optimisers import adam
+from lsac.nn.networks import Critic, GaussianActor, ensemble, polyak, q_values, redrawn, sample_actions
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics
 
 Network = TypeVar("Network", Critic, GaussianActor)

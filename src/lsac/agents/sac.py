@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import replay as rb
-from lsac.distributions import tanh_normal_sample
-from lsac.networks import Critic, GaussianActor, ensemble, polyak, q_values, sample_actions
-from lsac.optimisers import adam
+from lsac.nn.distributions import tanh_normal_sample
+from lsac.nn.networks import Critic, GaussianActor, ensemble, polyak, q_values, sample_actions
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import replay as rb
 from lsac.agents.sac import value
-from lsac.networks import MLP, Critic, ensemble, polyak, q_values, select
-from lsac.optimisers import adam
+from lsac.nn.networks import MLP, Critic, ensemble, polyak, q_values, select
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
 

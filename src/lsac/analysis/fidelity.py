@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lsac.errors import InputError
-from lsac.replay import Layout
+from lsac.replay.ring import Layout
 
 Rows = NDArray[np.floating]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from lsac.analysis.stats import interval
 from lsac.errors import InputError
-from lsac.experiment import Experiment
-from lsac.folder import RunFolder
+from lsac.runs.experiment import Experiment
+from lsac.runs.folder import RunFolder
 
 
 class Curve(NamedTuple):

@@ -5,10 +5,9 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from lsac.cli.tools import bench, doctor, evaluate, report
-from lsac.cli.training import resume, train
+from lsac.cli import tools, training
 from lsac.errors import LsacError
-from lsac.stopping import at_work
+from lsac.train.stopping import at_work
 
 USAGE = """\
 usage: lsac COMMAND ...
@@ -27,12 +26,12 @@ Every command explains itself: lsac COMMAND --help
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "train": train,
-    "resume": resume,
-    "eval": evaluate,
-    "report": report,
-    "doctor": doctor,
-    "bench": bench,
+    "train": training.train,
+    "resume": training.resume,
+    "eval": tools.evaluate,
+    "report": tools.report,
+    "doctor": tools.doctor,
+    "bench": tools.bench,
 }
 
 

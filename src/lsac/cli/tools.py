@@ -35,7 +35,7 @@ Examples:
 
 
 def evaluate(args: list[str]) -> int:
-    from lsac.evaluate import evaluate_run
+    from lsac.train.policies import evaluate_run
 
     given = parse(Evaluate, args, "lsac eval", EVAL_HELP)
     import_module(given.module)
@@ -102,7 +102,7 @@ Examples:
 
 
 def doctor(args: list[str]) -> int:
-    from lsac.doctor import diagnose
+    from lsac.cli.doctor import diagnose
 
     given = parse(Doctor, args, "lsac doctor", DOCTOR_HELP)
     return diagnose(given.env, given.seconds)
@@ -141,7 +141,7 @@ Examples:
 def bench(args: list[str]) -> int:
     import jax
 
-    from lsac.bench import efficiency, table
+    from lsac.cli.bench import efficiency, table
 
     given = parse(Bench, args, "lsac bench", BENCH_HELP)
     updates = given.updates if given.updates is not None else 4 if jax.default_backend() == "cpu" else 32

@@ -33,10 +33,10 @@ Presets: {presets}. Options change what the preset sets.
 
 
 def train(args: list[str]) -> int:
-    from lsac.experiment import check, find_algorithm
-    from lsac.folder import RunFolder, default_path
     from lsac.presets import PRESETS, preset
-    from lsac.training import describe, require_memory, source_of
+    from lsac.runs.experiment import check, find_algorithm
+    from lsac.runs.folder import RunFolder, default_path
+    from lsac.train.run import describe, require_memory, source_of
 
     if not args or args[0].startswith("-"):
         print(
@@ -47,7 +47,7 @@ def train(args: list[str]) -> int:
         return 0 if args[:1] in (["--help"], ["-h"]) else 2
     algorithm, args = args[0], args[1:]
     module = find_algorithm(algorithm)
-    from lsac.experiment import Experiment
+    from lsac.runs.experiment import Experiment
 
     name = peek(args, "--preset") or "default"
     defaults = preset(algorithm, name, peek(args, "--env") or "")
@@ -82,10 +82,10 @@ def train(args: list[str]) -> int:
 
 
 def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, resume: bool) -> int:
-    from lsac.display import Display
-    from lsac.folder import Resumed
-    from lsac.stopping import Stop, heeding
-    from lsac.training import Training
+    from lsac.runs.folder import Resumed
+    from lsac.train.display import Display
+    from lsac.train.run import Training
+    from lsac.train.stopping import Stop, heeding
 
     stop = Stop(final=True)
     before = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -155,9 +155,9 @@ Examples:
 
 
 def resume(args: list[str]) -> int:
-    from lsac.experiment import check, longer
-    from lsac.folder import RunFolder
-    from lsac.training import describe, require_memory, source_of
+    from lsac.runs.experiment import check, longer
+    from lsac.runs.folder import RunFolder
+    from lsac.train.run import describe, require_memory, source_of
 
     given = parse(Resume, args, "lsac resume", RESUME_HELP)
     import_module(given.module)

@@ -6,8 +6,8 @@ A module here has the name of its algorithm; its public functions are that algor
 from collections.abc import Callable
 
 from lsac.errors import InputError
-from lsac.experiment import Experiment, find_algorithm
 from lsac.presets import dipo, dsact, lsac, ppo, qsm, redq, sac, td3, trpo
+from lsac.runs.experiment import Experiment, find_algorithm
 
 Preset = Callable[[str], Experiment]
 

@@ -1,8 +1,8 @@
 """Settings of LSAC."""
 
-from lsac import synthesis
-from lsac.agents.lsac import Config, Released
-from lsac.experiment import Experiment
+from lsac.agents.lsac import synthesis
+from lsac.agents.lsac.agent import Config, Released
+from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:

@@ -1,7 +1,7 @@
 """Settings of QSM."""
 
 from lsac.agents.qsm import Config
-from lsac.experiment import Experiment
+from lsac.runs.experiment import Experiment
 
 
 def official(env: str) -> Experiment:

@@ -1,7 +1,7 @@
 """Settings of REDQ."""
 
 from lsac.agents.redq import Config
-from lsac.experiment import Experiment
+from lsac.runs.experiment import Experiment
 
 TARGET_ENTROPY = {"Hopper": -1.0, "HalfCheetah": -3.0, "Walker2d": -3.0, "Ant": -4.0, "Humanoid": -2.0}
 """The authors', taken over from MBPO; by task, whatever its version."""

@@ -1,7 +1,7 @@
 """Settings of SAC."""
 
 from lsac.agents.sac import Config
-from lsac.experiment import Experiment
+from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:

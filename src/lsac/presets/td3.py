@@ -1,7 +1,7 @@
 """Settings of TD3."""
 
 from lsac.agents.td3 import Config
-from lsac.experiment import Experiment
+from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:

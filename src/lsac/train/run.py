@@ -11,18 +11,19 @@ import jax
 import numpy as np
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from lsac import memory, snapshot
-from lsac import replay as rb
+from lsac.collect import snapshot
+from lsac.collect.pool import Crew, Source, evaluation_lanes, training_lanes
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
-from lsac.envs.crew import Crew, Source, evaluation_lanes, training_lanes
 from lsac.errors import InputError
-from lsac.experiment import Experiment, find_algorithm
-from lsac.folder import RunFolder
-from lsac.journal import Inspect, Watch
-from lsac.learner import Learner
-from lsac.loops import Loop
-from lsac.stopping import Stop, heeding
+from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment, find_algorithm
+from lsac.runs.folder import RunFolder
+from lsac.train import memory
+from lsac.train.learner import Learner
+from lsac.train.logger import Inspect, Watch
+from lsac.train.loop import Loop
+from lsac.train.stopping import Stop, heeding
 from lsac.types import Agent, EnvSpec
 
 Say = Callable[[str], None]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lsac import replay as rb
+from lsac.replay import ring as rb
 from lsac.types import Array, Key, Transition
 
 

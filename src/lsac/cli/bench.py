@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from lsac import langevin, memory
-from lsac import replay as rb
 from lsac.agents import AGENTS
-from lsac.experiment import Experiment
+from lsac.nn import langevin
 from lsac.presets import preset as find_preset
-from lsac.training import cache_compilations, describe, make_agent, source_of
+from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment
+from lsac.train import memory
+from lsac.train.run import cache_compilations, describe, make_agent, source_of
 from lsac.types import Array, EnvSpec
 
 ROWS = 100_000
@@ -142,7 +143,7 @@ def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rou
 
 def published(task: str) -> dict[str, Published]:
     """By algorithm, for a task of the paper."""
-    text = resources.files("lsac").joinpath("published_efficiency.csv").read_text()
+    text = resources.files("lsac.cli").joinpath("published_efficiency.csv").read_text()
     rows = [row for row in csv.DictReader(text.splitlines()) if row["task"] == task]
     return {
         row["algorithm"]: Published(int(row["update_ms"]), int(row["critics_ms"]), float(row["parameters_millions"]))

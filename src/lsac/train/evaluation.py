@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.datafile import Record
-from lsac.envs.crew import Crew
-from lsac.learner import Learner
+from lsac.collect.pool import Crew
+from lsac.runs.datafile import Record
+from lsac.train.learner import Learner
 
 
 class Result(NamedTuple):

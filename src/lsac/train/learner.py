@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lsac import replay as rb
-from lsac import snapshot, streams
+from lsac import streams
+from lsac.collect import snapshot
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Sample
 
 RING_AXES: tuple[Any, Any, Any] = (0, None, None)

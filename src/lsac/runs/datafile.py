@@ -19,7 +19,7 @@ import numpy as np
 import safetensors
 
 from lsac.errors import CheckpointError
-from lsac.experiment import printable, shown
+from lsac.runs.experiment import printable, shown
 
 Arrays = dict[str, np.ndarray]
 Record = dict[str, Any]

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import chains as ch
-from lsac import replay as rb
-from lsac import synthesis
+from lsac.agents.lsac import chains as ch
+from lsac.agents.lsac import synthesis
+from lsac.agents.lsac.chains import Chains, lower, refined
 from lsac.agents.sac import act, alpha_loss
-from lsac.chains import Chains, lower, refined
-from lsac.networks import GaussianActor, GaussianCritic, polyak, sample_actions, select
-from lsac.optimisers import adam
+from lsac.nn.networks import GaussianActor, GaussianCritic, polyak, sample_actions, select
+from lsac.nn.optimisers import adam
+from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
 
 SHOWN = 256

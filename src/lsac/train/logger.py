@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.datafile import Record
-from lsac.envs.lanes import Episode
-from lsac.experiment import Experiment
-from lsac.folder import RunFolder
-from lsac.learner import Refreshed
-from lsac.metrics import Line, MetricsLog
+from lsac.collect.groups import Episode
+from lsac.runs.datafile import Record
+from lsac.runs.experiment import Experiment
+from lsac.runs.folder import RunFolder
+from lsac.runs.metrics import Line, MetricsLog
+from lsac.train.learner import Refreshed
 from lsac.types import Sample
 
 EPISODE_WINDOW = 100

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from lsac import snapshot
-from lsac.checkpoint import Checkpoint
-from lsac.datafile import unnamed
+from lsac.collect import snapshot
 from lsac.errors import CheckpointError
-from lsac.folder import RunFolder
-from lsac.loops import Saved
-from lsac.training import cache_compilations, choose_workers, describe, make_agent, make_crew, source_of
+from lsac.runs.checkpoint import Checkpoint
+from lsac.runs.datafile import unnamed
+from lsac.runs.folder import RunFolder
+from lsac.train.loop import Saved
+from lsac.train.run import cache_compilations, choose_workers, describe, make_agent, make_crew, source_of
 from lsac.types import Agent
 
 

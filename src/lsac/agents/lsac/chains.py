@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import langevin
-from lsac.distributions import gaussian_return_loss
-from lsac.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.nn import langevin
+from lsac.nn.distributions import gaussian_return_loss
+from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
 from lsac.types import Array, EnvSpec, Key, Metrics, Transition
 
 if TYPE_CHECKING:
-    from lsac.agents.lsac import Config
+    from lsac.agents.lsac.agent import Config
 
 
 class Chains(NamedTuple):

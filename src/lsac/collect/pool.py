@@ -20,8 +20,8 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from lsac.envs.lanes import Episode, LanePlan
-from lsac.envs.worker import ERRORS, Station, failure, receive, send
+from lsac.collect.groups import Episode, LanePlan
+from lsac.collect.worker import ERRORS, Station, failure, receive, send
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 
 Heed = Callable[[], None]
@@ -220,7 +220,7 @@ class _Process:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lsac.envs.worker", str(theirs.fileno())],
+            [sys.executable, "-m", "lsac.collect.worker", str(theirs.fileno())],
             env=environment,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,

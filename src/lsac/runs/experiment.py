@@ -171,7 +171,7 @@ def check(experiment: Experiment) -> None:
             raise InputError(f"--lam {value}: must lie between 0 and 1")
         if field.name in ("tau", "backtrack") and not 0 < value <= 1:
             raise InputError(f"{_flag(field.name)} {value}: must be greater than 0 and at most 1")
-    from lsac.networks import ACTIVATIONS
+    from lsac.nn.networks import ACTIVATIONS
 
     activation = getattr(e.agent, "activation", "relu")
     if activation not in ACTIVATIONS:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lsac.checkpoint import Checkpoints
-from lsac.datafile import read_json, write_bytes
 from lsac.errors import CheckpointError, InputError
-from lsac.experiment import Experiment, from_json, to_json
+from lsac.runs.checkpoint import Checkpoints
+from lsac.runs.datafile import read_json, write_bytes
+from lsac.runs.experiment import Experiment, from_json, to_json
 
 
 class Resumed(NamedTuple):

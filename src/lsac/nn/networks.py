@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from lsac.distributions import tanh_normal_sample
+from lsac.nn.distributions import tanh_normal_sample
 from lsac.types import Array, Key
 
 Module = TypeVar("Module")

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lsac.journal import Progress
+from lsac.train.logger import Progress
 
 
 def mean_of(progress_lines: list[dict], name: str) -> float | None:

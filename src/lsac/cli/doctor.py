@@ -6,10 +6,10 @@ import sys
 
 import jax
 
-from lsac import memory
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
-from lsac.experiment import versions
+from lsac.runs.experiment import versions
+from lsac.train import memory
 
 KNOWN_BAD = {"mujoco": ("4", "dm_control 1.0.50 cannot load its tasks with MuJoCo 4: install 'mujoco>=3.17,<4'")}
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.checkpoint import Checkpoint, Unsaved
-from lsac.datafile import field, named, unnamed
-from lsac.envs.crew import Crew, Simulators
+from lsac.collect.pool import Crew, Simulators
 from lsac.errors import CheckpointError, Diverged, LsacError, SaveFailed, Stopped
-from lsac.evaluations import Best, Evaluations, improved
-from lsac.experiment import Experiment
-from lsac.folder import RunFolder
-from lsac.journal import Inspect, Journal, Watch
-from lsac.learner import Learner, Refreshed
-from lsac.stopping import Stop, heeding
+from lsac.runs.checkpoint import Checkpoint, Unsaved
+from lsac.runs.datafile import field, named, unnamed
+from lsac.runs.experiment import Experiment
+from lsac.runs.folder import RunFolder
+from lsac.train.evaluation import Best, Evaluations, improved
+from lsac.train.learner import Learner, Refreshed
+from lsac.train.logger import Inspect, Journal, Watch
+from lsac.train.stopping import Stop, heeding
 
 
 class Saved(NamedTuple):

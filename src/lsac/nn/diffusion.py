@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lsac.networks import Linear, ensemble
+from lsac.nn.networks import Linear, ensemble
 from lsac.types import Array, Key
 
 Denoise: TypeAlias = Callable[[Array, Array], Array]

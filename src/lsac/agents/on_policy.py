@@ -8,11 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from lsac import normalize, rollouts
-from lsac import replay as rb
-from lsac.distributions import normal_log_prob
-from lsac.networks import MLP, redrawn
-from lsac.normalize import Moments
+from lsac.nn import normalisation as normalize
+from lsac.nn.distributions import normal_log_prob
+from lsac.nn.networks import MLP, redrawn
+from lsac.nn.normalisation import Moments
+from lsac.replay import ring as rb
+from lsac.replay import rollouts
 from lsac.types import Array, EnvSpec, Key, Metrics
 
 

@@ -17,7 +17,7 @@ from lsac import streams
 from lsac.envs import states
 from lsac.envs.gymnasium import Simulator
 from lsac.errors import CheckpointError, EnvironmentFault
-from lsac.replay import Layout
+from lsac.replay.ring import Layout
 from lsac.types import Agent, Key
 
 

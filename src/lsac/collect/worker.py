@@ -20,12 +20,13 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from lsac import snapshot, streams
+from lsac import streams
 from lsac.agents import AGENTS
+from lsac.collect import snapshot
+from lsac.collect.groups import Lane, LanePlan, make_actors
 from lsac.envs.gymnasium import Simulator, build
-from lsac.envs.lanes import Lane, LanePlan, make_actors
 from lsac.errors import CheckpointError, EnvironmentFault, InputError, LsacError
-from lsac.experiment import read_options
+from lsac.runs.experiment import read_options
 
 
 class Station:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lsac.datafile import Arrays, Record, field, read_record, read_verified, require_file, require_inside, write
 from lsac.errors import CheckpointError
-from lsac.experiment import printable, shown
+from lsac.runs.datafile import Arrays, Record, field, read_record, read_verified, require_file, require_inside, write
+from lsac.runs.experiment import printable, shown
 
 BESIDE = ("simulator.", "evaluation.")
 """How the names of arrays begin that are no part of the agents."""

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac import diffusion
-from lsac.diffusion import Denoiser, edm_loss, preconditioned
 from lsac.errors import InputError
-from lsac.replay import Layout, Replay
+from lsac.nn import diffusion
+from lsac.nn.diffusion import Denoiser, edm_loss, preconditioned
+from lsac.replay.ring import Layout, Replay
 from lsac.types import Array, Key, Metrics, Transition
 
 

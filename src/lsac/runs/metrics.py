@@ -10,8 +10,8 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from lsac.datafile import require_inside
 from lsac.errors import CheckpointError, SaveFailed
+from lsac.runs.datafile import require_inside
 
 Line = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""The host side of a run: processes that act and simulate."""

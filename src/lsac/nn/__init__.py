@@ -1,0 +1,1 @@
+"""Neural networks and the mathematics around them: layers, distributions, optimisers, samplers, diffusion."""

@@ -1,0 +1,1 @@
+"""The transitions that agents learn from, on the device."""

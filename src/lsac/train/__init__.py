@@ -1,0 +1,1 @@
+"""The device side of a run, and the loop that joins both."""
