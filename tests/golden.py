@@ -78,6 +78,8 @@ def after_three_updates(algorithm: str) -> dict[str, float]:
         "policy": norm(agent.policy(state)),
         "critics": norm(critics),
         "exploring action": float(agent.act(agent.policy(state), obs, key, True)[0]),
+        "another exploring action": float(agent.act(agent.policy(state), -obs, jax.random.key(8), True)[0]),
+        "another action": float(agent.act(agent.policy(state), -obs, key, False)[0]),
         "action": float(agent.act(agent.policy(state), obs, key, False)[0]),
     }
 
