@@ -5,14 +5,19 @@ import dataclasses
 import inspect
 import json
 import math
+import pkgutil
+import textwrap
 import traceback
+from typing import get_type_hints
 
 import pytest
 
-from lsac.agents import AGENTS, dipo, redq, sac, trpo
+from lsac import presets as lsac_presets
+from lsac.agents import AGENTS, dipo, ppo, redq, sac, trpo
 from lsac.agents.lsac import agent as lsac
+from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
-from lsac.presets import PRESETS, preset
+from lsac.presets import preset, presets
 from lsac.runs.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions
 from lsac.runs.folder import RunFolder
 
@@ -69,6 +74,7 @@ AT_THE_EDGE = [
     {"replay_capacity": 256, "batch_size": 256},
     {"hidden": (1,), "critics": 1, "activation": "tanh"},
     {"alpha_lr": 0.0, "adam_beta2": 0.0},
+    {"normalise_observations": True},
 ]
 """Options that just work."""
 
@@ -112,6 +118,26 @@ def test_a_batch_that_is_half_generated_has_two_rows():
         check(Experiment(ONE_ROW, "Pendulum-v1"))
 
 
+GENERATORS = [
+    (
+        lsac.Config(generator=synthesis.Config(train_steps=25)),
+        "--generator.train-steps 25: must be a multiple of --generator.ema-every 10",
+    ),
+    (
+        lsac.Config(generator=synthesis.Config(sigma_min=10.0)),
+        "--generator.sigma-min 10.0: must be less than --generator.sigma-max 10.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("agent", "sentence"), GENERATORS, ids=["train_steps", "sigma_min"])
+def test_options_of_the_generator_must_go_together(agent, sentence):
+    check(Experiment(lsac.Config(generator=synthesis.Config(train_steps=20, sigma_min=9.9)), "Pendulum-v1"))
+    with pytest.raises(InputError) as refused:
+        check(Experiment(agent, "Pendulum-v1"))
+    assert str(refused.value) == sentence
+
+
 def test_every_transition_needs_its_improved_action():
     check(Experiment(FEW_PAIRS, "Pendulum-v1", steps=96))
     with pytest.raises(InputError, match=r"^--pair-capacity 100: must be at least the replay's 128 transitions$"):
@@ -121,6 +147,7 @@ def test_every_transition_needs_its_improved_action():
 ON_POLICY = [
     ({"utd": 2.0}, "--utd 2.0: must be 1, this agent learns on-policy"),
     ({"learning_starts": 64}, "--learning-starts 64: must be 0, this agent learns on-policy"),
+    ({"normalise_observations": True}, "--normalise-observations: this agent does so by itself, see --obs-clip"),
     ({"epochs": 0}, "--epochs 0: must be at least 1"),
     ({"minibatches": 0}, "--minibatches 0: must be at least 1"),
     ({"minibatches": 5}, "--minibatches 5: must divide --chunk 64"),
@@ -161,21 +188,34 @@ def test_values_at_the_edge_are_accepted(options):
     assert check(experiment(**options)) is None
 
 
-def test_every_refusal_of_check_has_an_example():
-    first = check.__code__.co_firstlineno
-    body = ast.walk(ast.parse(inspect.getsource(check)))
-    written = {first + node.lineno - 1 for node in body if isinstance(node, ast.Raise)}
-    seen = set()
+def rules():
+    """All functions that check rules between options."""
+    configs = [module.Config for module in AGENTS.values()]
+    nested = [hint for config in configs for hint in get_type_hints(config).values() if dataclasses.is_dataclass(hint)]
+    return [check] + [config.check for config in [*configs, *nested] if hasattr(config, "check")]
+
+
+def raises_in(function):
+    """File and line of every raise statement of a function."""
+    first = function.__code__.co_firstlineno
+    body = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function))))
+    return {(inspect.getfile(function), first + node.lineno - 1) for node in body if isinstance(node, ast.Raise)}
+
+
+def test_every_rule_between_options_has_an_example():
+    written, seen = set().union(*map(raises_in, rules())), set()
+    assert len(rules()) > 5
     refused = [experiment(**options) for options, _ in REFUSED] + [Experiment(NO_ROOM, "Pendulum-v1")]
     refused += [Experiment(redq.Config(critics=2, subset=3), "Pendulum-v1")]
-    refused += [Experiment(agent, "Pendulum-v1") for agent in (ONE_ROW, FEW_PAIRS)]
+    refused += [Experiment(agent, "Pendulum-v1") for agent in (ONE_ROW, FEW_PAIRS, *(a for a, _ in GENERATORS))]
     refused += [on_policy_experiment(**options) for options, _ in ON_POLICY]
+    refused += [Experiment(ppo.Config(minibatches=5), "Pendulum-v1", learning_starts=0)]
     for wrong in refused:
         try:
             check(wrong)
         except InputError as error:
-            seen |= {frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == "check"}
-    assert written - seen == set(), "lines of experiment.py that refuse something; add an example to REFUSED"
+            seen |= {(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)}
+    assert written - seen == set(), "lines that reject something without an example here"
 
 
 def test_an_unknown_algorithm_is_answered_with_the_known_ones():
@@ -222,21 +262,23 @@ def test_updates_of_a_chunk_and_the_list_of_seeds():
 
 def written(**options):
     """The content of a config.json after a trip through its text."""
-    return json.loads(json.dumps(to_json("sac", experiment(**options))))
+    return json.loads(json.dumps(to_json(experiment(**options))))
 
 
 def test_config_comes_back_as_it_was_written():
     given = experiment(steps=77, seed=3, seeds=2, utd=0.5, gamma=0.9, hidden=(8, 4), target_entropy=-2.5, critics=3)
-    data = json.loads(json.dumps(to_json("sac", given)))
-    assert from_json(data, "config.json") == ("sac", given)
-    assert type(from_json(data, "config.json")[1].agent.hidden) is tuple
+    data = json.loads(json.dumps(to_json(given)))
+    found = from_json(data, "config.json")
+    assert found == given
+    assert (found.algorithm, type(found.agent.hidden)) == ("sac", tuple)
 
 
 @pytest.mark.parametrize("algorithm", AGENTS)
 def test_the_settings_of_every_algorithm_come_back_from_a_folder(algorithm, tmp_path):
     given = preset(algorithm, "default", "Pendulum-v1")
-    RunFolder.create(tmp_path / "run", algorithm, given)
-    assert RunFolder.open(tmp_path / "run")[1:] == (algorithm, given)
+    RunFolder.create(tmp_path / "run", given)
+    _, found = RunFolder.open(tmp_path / "run")
+    assert (found.algorithm, found) == (algorithm, given)
 
 
 def test_config_says_what_it_ran_on():
@@ -271,12 +313,19 @@ def test_a_missing_key_is_named():
 def test_a_run_from_before_an_option_did_what_it_did():
     data = written()
     data["experiment"]["agent"] |= {"adam_beta2": 0.5}
-    data["experiment"] |= {"time_limits_terminate": True}
-    asked = from_json(data, "here")[1]
-    assert (asked.agent.adam_beta2, asked.time_limits_terminate) == (0.5, True)
-    del data["experiment"]["agent"]["adam_beta2"], data["experiment"]["time_limits_terminate"]
-    before = from_json(data, "here")[1]
-    assert (before.agent.adam_beta2, before.time_limits_terminate) == (0.999, False)
+    later = ("time_limits_terminate", "normalise_observations")
+    data["experiment"] |= dict.fromkeys(later, True)
+    asked = from_json(data, "here")
+    assert (asked.agent.adam_beta2, asked.time_limits_terminate, asked.normalise_observations) == (0.5, True, True)
+    del data["experiment"]["agent"]["adam_beta2"]
+    for name in later:
+        del data["experiment"][name]
+    before = from_json(data, "here")
+    assert (before.agent.adam_beta2, before.time_limits_terminate, before.normalise_observations) == (
+        0.999,
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -305,7 +354,7 @@ def test_a_value_of_the_wrong_type_is_named_with_the_right_type(name, value, kin
 def test_a_whole_number_is_read_as_a_float_where_a_float_belongs():
     data = written()
     data["experiment"]["gamma"] = 1
-    _, found = from_json(data, "here")
+    found = from_json(data, "here")
     assert found.gamma == 1.0
     assert type(found.gamma) is float
 
@@ -340,7 +389,7 @@ def test_a_config_that_is_no_json_is_refused_by_its_path(content, tmp_path):
 # presets
 
 
-@pytest.mark.parametrize(("algorithm", "name"), [(a, name) for a, names in PRESETS.items() for name in names])
+@pytest.mark.parametrize(("algorithm", "name"), [(a, name) for a in AGENTS for name in presets(a)])
 def test_every_preset_is_a_valid_experiment(algorithm, name):
     found = preset(algorithm, name, "Pendulum-v1")
     check(found)
@@ -368,5 +417,17 @@ def test_an_unknown_preset_is_answered_with_the_known_ones():
 
 
 def test_every_algorithm_has_a_default_preset():
-    assert PRESETS.keys() == AGENTS.keys()
-    assert all("default" in names for names in PRESETS.values())
+    for algorithm in AGENTS:
+        assert next(iter(presets(algorithm))) == "default"
+
+
+def test_an_algorithm_without_a_module_of_presets_has_the_defaults_of_its_options(monkeypatch):
+    monkeypatch.setitem(AGENTS, "new", sac)
+    assert list(presets("new")) == ["default"]
+    assert preset("new", "default", "X") == Experiment(sac.Config(), "X")
+
+
+def test_every_module_of_presets_has_the_name_of_an_algorithm():
+    names = [module.name for module in pkgutil.iter_modules(lsac_presets.__path__)]
+    assert names
+    assert set(names) <= AGENTS.keys()

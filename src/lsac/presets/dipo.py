@@ -1,21 +1,21 @@
-"""Settings of DIPO."""
+"""Presets of DIPO."""
 
 from lsac.agents.dipo import Config
 from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """The authors' settings, but improved actions are kept."""
+    """The authors' settings, except that improved actions are stored."""
     return Experiment(Config(), env, learning_starts=10_000)
 
 
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: the authors', but β₂ of 0.99."""
+    """The settings of the LSAC paper for all methods: the authors', except for β₂ = 0.99."""
     return Experiment(Config(adam_beta2=0.99), env, learning_starts=10_000)
 
 
 def official(env: str) -> Experiment:
-    """The authors' settings as their code acts on them: improvements are forgotten, and a time limit is an end."""
+    """The behaviour of the authors' code: improved actions are not stored, and time limits count as terminations."""
     agent = Config(no_write_back=True)
     return Experiment(agent, env, learning_starts=10_000, eval_every=10_000, time_limits_terminate=True)
 
@@ -31,6 +31,6 @@ def quickstart(env: str) -> Experiment:
         action_steps=10,
         action_lr=0.06,
         tau=0.02,
-        pair_capacity=100_000,  # longer runs than this one shall work too
+        pair_capacity=100_000,  # so that the run can be extended
     )
     return Experiment(agent, env, steps=8_000, seeds=3, chunk=8, learning_starts=500, eval_every=500, log_every=250)

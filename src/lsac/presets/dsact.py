@@ -1,22 +1,22 @@
-"""Settings of DSAC-T."""
+"""Presets of DSAC-T."""
 
 from lsac.agents.dsact import Config
 from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """The authors' settings but for two: an update per environment step, not per 20, and the loss of their paper."""
+    """The authors' settings with two changes: one update per environment step, not per 20, and the paper's loss."""
     return Experiment(Config(), env, learning_starts=10_000)
 
 
 def official(env: str) -> Experiment:
-    """The authors' settings: the loss of their code, and 20 environment steps per update."""
+    """The authors' settings, with the loss of their code and 20 environment steps per update."""
     agent = Config(loss="released")
     return Experiment(agent, env, num_envs=20, utd=0.05, chunk=40, learning_starts=10_000, eval_every=50_000)
 
 
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: Adam at 3e-4, α starts at 0.2."""
+    """The settings of the LSAC paper for all methods: step sizes of 3e-4, initial α = 0.2."""
     agent = Config(actor_lr=3e-4, critic_lr=3e-4, alpha_init=0.2)
     return Experiment(agent, env, learning_starts=10_000)
 

@@ -1,22 +1,22 @@
-"""Settings of LSAC."""
+"""Presets of LSAC."""
 
 from lsac.agents.lsac import synthesis
-from lsac.agents.lsac.agent import Config, Released
+from lsac.agents.lsac.config import Config, Released
 from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """What measured best: the paper's critics and actor, a cheaper generator that is warm-started."""
+    """The best settings measured: the paper's critics and actor, and a cheaper, warm-started generator."""
     return Experiment(Config(), env)
 
 
 def paper(env: str) -> Experiment:
-    """The paper's budget: a generator trained anew for 1e5 steps, 128 Heun steps, 1e4 random steps."""
+    """The paper's budget: a new generator trained for 1e5 steps at every refresh, 128 Heun steps, 1e4 random steps."""
     return Experiment(Config(generator=synthesis.PAPER), env, learning_starts=10_000)
 
 
 def released(env: str) -> Experiment:
-    """The published code with its accidents: no noise to speak of, no synthetic data, 20 steps per update."""
+    """The published code, bugs included: negligible noise, no synthetic data, 20 environment steps per update."""
     accidents = Released(
         std_without_gradient=True,
         q_ascent=True,
@@ -38,7 +38,7 @@ def released(env: str) -> Experiment:
 
 
 def adam(env: str) -> Experiment:
-    """The paper's ablation of its sampler: critics moved by Adam at 3e-4, without noise."""
+    """The paper's ablation of the sampler: critics trained by Adam at 3e-4, without noise."""
     return Experiment(Config(sampler="adam", critic_lr=3e-4, critic_lr_end=3e-4), env)
 
 
@@ -50,7 +50,7 @@ def quickstart(env: str) -> Experiment:
         blocks=3,
         train_steps=500,
         batch_size=256,
-        compute_dtype="float32",  # processors are slow at bfloat16
+        compute_dtype="float32",  # bfloat16 is slow on a CPU
         sampler_steps=12,
         sample_batch=10_000,
     )
@@ -60,7 +60,7 @@ def quickstart(env: str) -> Experiment:
         batch_size=128,
         actor_lr=1e-3,
         alpha_lr=1e-3,
-        tau=0.02,  # so short a run cannot wait for slow targets
+        tau=0.02,  # a short run needs faster target networks
         synthetic_capacity=10_000,
         refresh_every=1_000,
         generator=generator,

@@ -1,18 +1,18 @@
-"""Settings of PPO."""
+"""Presets of PPO."""
 
 from lsac.agents.ppo import Config
 from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """A strong PPO, after Tianshou's benchmark, in a quarter of its gradient steps."""
+    """The settings of Tianshou's MuJoCo benchmark, with a quarter of its gradient steps."""
     return Experiment(Config(), env, num_envs=16, chunk=2048, learning_starts=0)
 
 
 def official(env: str) -> Experiment:
-    """The repository that the LSAC paper names, as far as options go: 80 epochs on all of 4000 steps, λ = 1.
+    """The repository that the LSAC paper names, as far as options allow: 80 epochs of full batches of 4000, λ = 1.
 
-    Its std on a timetable, tanh on the mean and returns centred by batch are no options; the size of returns is kept.
+    Not available as options: its schedule of the std, the tanh on the mean, and returns centred and scaled per batch.
     """
     agent = Config(
         epochs=80,
@@ -32,7 +32,7 @@ def official(env: str) -> Experiment:
 
 
 def paper(env: str) -> Experiment:
-    """What the LSAC paper states: three layers of 256, minibatches of 256, Adam at 7e-4, entropy weighted by 0.01."""
+    """The settings in the LSAC paper: three layers of 256, minibatches of 256, Adam at 7e-4, entropy weight 0.01."""
     agent = Config(
         hidden=(256, 256, 256),
         epochs=10,

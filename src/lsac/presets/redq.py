@@ -1,19 +1,22 @@
-"""Settings of REDQ."""
+"""Presets of REDQ."""
 
 from lsac.agents.redq import Config
 from lsac.runs.experiment import Experiment
 
 TARGET_ENTROPY = {"Hopper": -1.0, "HalfCheetah": -3.0, "Walker2d": -3.0, "Ant": -4.0, "Humanoid": -2.0}
-"""The authors', taken over from MBPO; by task, whatever its version."""
+"""The authors' target entropies, taken from MBPO, for all versions of a task."""
 
 
 def official(env: str) -> Experiment:
-    """The authors' settings: ten critics, twenty critic steps per step, and their target entropy of the task."""
+    """The authors' settings: ten critics, twenty critic steps per environment step, their target entropies."""
     return Experiment(Config(target_entropy=TARGET_ENTROPY.get(env.split("-v")[0])), env)
 
 
+default = official
+
+
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: three layers of 256, α starts at 0.2."""
+    """The settings of the LSAC paper for all methods: three layers of 256, initial α = 0.2."""
     return Experiment(Config(hidden=(256, 256, 256), alpha_init=0.2), env, learning_starts=10_000)
 
 

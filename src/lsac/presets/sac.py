@@ -1,4 +1,4 @@
-"""Settings of SAC."""
+"""Presets of SAC."""
 
 from lsac.agents.sac import Config
 from lsac.runs.experiment import Experiment
@@ -9,8 +9,11 @@ def default(env: str) -> Experiment:
     return Experiment(Config(), env)
 
 
+official = default
+
+
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: three layers of 256, α fixed at 0.2, β₂ of 0.99."""
+    """The settings of the LSAC paper for all methods: three layers of 256, α fixed at 0.2, β₂ = 0.99."""
     agent = Config(hidden=(256, 256, 256), alpha_init=0.2, alpha_lr=0.0, adam_beta2=0.99)
     return Experiment(agent, env, learning_starts=10_000)
 

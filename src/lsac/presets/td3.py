@@ -1,4 +1,4 @@
-"""Settings of TD3."""
+"""Presets of TD3."""
 
 from lsac.agents.td3 import Config
 from lsac.runs.experiment import Experiment
@@ -9,8 +9,11 @@ def default(env: str) -> Experiment:
     return Experiment(Config(), env, learning_starts=25_000)
 
 
+official = default
+
+
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: three layers of 256, β₂ of 0.99."""
+    """The settings of the LSAC paper for all methods: three layers of 256, β₂ = 0.99."""
     return Experiment(Config(hidden=(256, 256, 256), adam_beta2=0.99), env, learning_starts=10_000)
 
 

@@ -1,16 +1,16 @@
-"""Settings of TRPO."""
+"""Presets of TRPO."""
 
 from lsac.agents.trpo import Config
 from lsac.runs.experiment import Experiment
 
 
 def default(env: str) -> Experiment:
-    """As Tianshou's benchmark runs it: 1024 steps of 16 simulators per update, then 20 steps of Adam for the critic."""
+    """The settings of Tianshou's MuJoCo benchmark: 16 simulators; 1024 steps and 20 critic steps per update."""
     return Experiment(Config(), env, num_envs=16, chunk=1024, learning_starts=0)
 
 
 def official(env: str) -> Experiment:
-    """The repository that the LSAC paper names: 15 000 steps per update, γ = 0.995, λ = 0.97. Adam fits V."""
+    """The repository that the LSAC paper names: 15 000 steps per update, γ = 0.995, λ = 0.97; V is fitted with Adam."""
     agent = Config(
         backtrack=0.5,
         kl_check=False,
@@ -26,7 +26,7 @@ def official(env: str) -> Experiment:
 
 
 def paper(env: str) -> Experiment:
-    """The settings that the LSAC paper compares all methods with: three layers of 256, batches of 256, Adam at 3e-4."""
+    """The settings of the LSAC paper for all methods: three layers of 256, minibatches of 256, Adam at 3e-4."""
     agent = Config(hidden=(256, 256, 256), epochs=10, minibatches=8, critic_lr=3e-4)
     return Experiment(agent, env, num_envs=16, chunk=2048, learning_starts=0)
 

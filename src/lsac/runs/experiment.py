@@ -1,4 +1,4 @@
-"""What a run is: one frozen description, checked once, written into the run's folder and read back from it."""
+"""The description of a run: an immutable dataclass, checked once, written to config.json and read back from it."""
 
 import dataclasses
 import difflib
@@ -6,8 +6,6 @@ import math
 import platform
 import re
 import sys
-import types
-import typing
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Any, Generic, TypeVar
@@ -15,77 +13,84 @@ from typing import Annotated, Any, Generic, TypeVar
 import jax
 import tyro
 
-from lsac.agents import AGENTS
+from lsac.agents import AGENTS, Algorithm
+from lsac.agents.normalised import normalise_observations
 from lsac.errors import InputError
+from lsac.options import (
+    AddedLater,
+    Between,
+    Count,
+    CountOrZero,
+    DrawnFromReplay,
+    Share,
+    WithoutPrefix,
+    check_options,
+    flag,
+    marked,
+    printable,
+    read_options,
+    shown,
+)
+from lsac.types import Agent, EnvSpec
 from lsac.version import __version__
 
 FORMAT = 1
-"""Of config.json; raised whenever an older program could misread a newer file."""
+"""Format of config.json; increased whenever an older version could misread a newer file."""
 
-AT_LEAST_ONE = (
-    *("batch_size", "critics", "chains", "critics_per_chain"),
-    *("subset", "critic_updates", "denoising_steps", "actor_decay", "delay", "target_every"),
-    *("epochs", "minibatches", "cg_steps", "backtracks"),
-)
-"""Options of agents that count something."""
-
-POSITIVE = ("alpha_init", "max_kl", "clip_ratio", "score_scale")
-"""Options of agents, besides step sizes that nothing turns off, that must be greater than 0."""
-
-NOT_NEGATIVE = (
-    *("refresh_every", "anneal_updates", "grad_norm", "obs_clip", "damping", "action_steps", "action_clip"),
-    *("exploration_noise", "target_noise", "noise_clip", "alpha_lr"),
-)
-"""Options of agents that 0 turns off."""
-
-BEFORE: dict[str, Any] = {"adam_beta2": 0.999, "time_limits_terminate": False}
-"""Options that came later, with what runs from before did: their files go on being read."""
+FINITE_POSITIVE = Between(0, math.inf, without_low=True, without_high=True)
 
 C = TypeVar("C")
 
 
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    agent: Annotated[C, tyro.conf.arg(name="")]
+    agent: Annotated[C, tyro.conf.arg(name=""), WithoutPrefix()]
     env: str
     """Gymnasium id of the environment"""
-    steps: int = 1_000_000
-    """environment steps of every seed, rounded up to whole chunks"""
-    seeds: int = 1
-    """seeds trained side by side in one compiled program: SEED, SEED+1, …"""
-    seed: int = 0
+    steps: Count = 1_000_000
+    """environment steps per seed, rounded up to whole chunks"""
+    seeds: Count = 1
+    """number of seeds trained in parallel in one compiled program: SEED, SEED+1, …"""
+    seed: CountOrZero = 0
     """the first seed"""
-    num_envs: int = 1
+    num_envs: Count = 1
     """simulators per seed"""
-    utd: float = 1.0
+    utd: Annotated[float, FINITE_POSITIVE] = 1.0
     """updates per environment step; 0.05 is one update every 20 steps"""
-    chunk: int = 32
-    """environment steps of a seed between two exchanges of data and policy; the policy lags by one to two chunks, and
-    not at all if the agent is on-policy"""
-    gamma: float = 0.99
+    chunk: Count = 32
+    """environment steps per seed between two exchanges of data and policy; the acting policy is one to two chunks old,
+    except for on-policy agents, which always act with the newest policy"""
+    gamma: Share = 0.99
     """discount per step"""
-    time_limits_terminate: bool = False
-    """count an episode that a time limit cut as one that ended, as some published code does"""
-    learning_starts: int = 5_000
-    """steps with uniformly random actions before the first update"""
-    replay_capacity: int = 1_000_000
-    """transitions kept per seed"""
-    eval_every: int = 5_000
+    time_limits_terminate: Annotated[bool, AddedLater(before=False)] = False
+    """treat time limits as terminations, as some published code does"""
+    learning_starts: CountOrZero = 5_000
+    """environment steps with uniformly random actions before the first update"""
+    normalise_observations: Annotated[bool, AddedLater(before=False)] = False
+    """normalise observations by their running mean and std, inside the agent"""
+    replay_capacity: Count = 1_000_000
+    """capacity of the replay buffer, in transitions per seed"""
+    eval_every: CountOrZero = 5_000
     """environment steps between evaluations; 0 turns them off"""
-    eval_episodes: int = 10
-    """episodes of an evaluation"""
-    log_every: int = 1_000
+    eval_episodes: Count = 10
+    """episodes per seed in each evaluation"""
+    log_every: Count = 1_000
     """environment steps between lines of metrics"""
-    checkpoint_every: int = 50_000
-    """environment steps between checkpoints; 0 saves only at the end"""
-    workers: int = 0
-    """processes that step the simulators; 0 is as many as measure fastest, at most one per four simulators of a seed"""
-    env_timeout: float = 60.0
-    """seconds after which a simulator that does not answer is given up"""
+    checkpoint_every: CountOrZero = 50_000
+    """environment steps between checkpoints; 0 saves only at the end or at a stop"""
+    workers: CountOrZero = 0
+    """processes that step the simulators, at most one per four simulators of a seed; 0 chooses by measurement"""
+    env_timeout: Annotated[float, FINITE_POSITIVE] = 60.0
+    """seconds after which a simulator that does not respond ends the run"""
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the agent's algorithm in `AGENTS`."""
+        return next(name for name, module in AGENTS.items() if module.Config is type(self.agent))
 
     @property
     def on_policy(self) -> bool:
-        """Whether the agent learns from the newest chunk only, once, and acts with what it just learned."""
+        """Whether the agent learns only from the newest chunk and acts with the newest policy."""
         return getattr(self.agent, "on_policy", False)
 
     @property
@@ -94,7 +99,7 @@ class Experiment(Generic[C]):
 
     @property
     def capacity(self) -> int:
-        """Transitions to allocate: never more than the run can collect, and whole chunks."""
+        """Capacity of the replay to allocate: whole chunks, and no more than the run collects."""
         if self.on_policy:
             return self.chunk
         chunks = math.ceil(min(self.replay_capacity, self.steps) / self.chunk)
@@ -106,93 +111,60 @@ class Experiment(Generic[C]):
 
 
 def check(experiment: Experiment) -> None:
-    """Refuses values that cannot work, one sentence each."""
+    """Raises an error for options that are not allowed."""
+    check_options(experiment)
     e = experiment
-    at_least_one = ("steps", "seeds", "num_envs", "chunk", "replay_capacity", "eval_episodes", "log_every")
-    for name in at_least_one:
-        if getattr(e, name) < 1:
-            raise InputError(f"{_flag(name)} {getattr(e, name)}: must be at least 1")
-    for name in ("seed", "learning_starts", "eval_every", "checkpoint_every", "workers"):
-        if getattr(e, name) < 0:
-            raise InputError(f"{_flag(name)} {getattr(e, name)}: must not be negative")
-    for name in ("utd", "env_timeout"):
-        if not 0 < getattr(e, name) < math.inf:
-            raise InputError(f"{_flag(name)} {getattr(e, name)}: must be a finite number greater than 0")
     if e.seed + e.seeds > 2**31:
         raise InputError(f"--seed {e.seed}: must stay below 2147483648")
-    if not 0 <= e.gamma <= 1:
-        raise InputError(f"--gamma {e.gamma}: must lie between 0 and 1")
     if e.chunk % e.num_envs:
         raise InputError(f"--chunk {e.chunk}: must be a multiple of --num-envs {e.num_envs}")
     if e.on_policy:
         for name, only in (("utd", 1.0), ("learning_starts", 0)):
             if getattr(e, name) != only:
-                raise InputError(f"{_flag(name)} {getattr(e, name)}: must be {only:g}, this agent learns on-policy")
+                raise InputError(f"{flag(name)} {getattr(e, name)}: must be {only:g}, this agent learns on-policy")
     updates = e.chunk * e.utd
     if not 1 <= round(min(updates, 2.0**31)) < 2**31 or abs(updates - round(updates)) > 1e-9:
         raise InputError(f"--utd {e.utd}: times --chunk {e.chunk} must be a whole number of updates, at least 1")
-    for name in AT_LEAST_ONE:
-        if getattr(e.agent, name, 1) < 1:
-            raise InputError(f"{_flag(name)} {getattr(e.agent, name)}: must be at least 1")
-    for name in NOT_NEGATIVE:
-        if (getattr(e.agent, name, 0) or 0) < 0:
-            raise InputError(f"{_flag(name)} {getattr(e.agent, name)}: must not be negative")
-    minibatches = getattr(e.agent, "minibatches", 1)
-    if e.chunk % minibatches:
-        raise InputError(f"--minibatches {minibatches}: must divide --chunk {e.chunk}")
-    subset = getattr(e.agent, "subset", 1)
-    if subset > getattr(e.agent, "critics", subset):
-        raise InputError(f"--subset {subset}: must be at most --critics {e.agent.critics}")
-    chains = getattr(e.agent, "chains", 1)
-    if getattr(e.agent, "synthetic_capacity", chains) < chains:
-        raise InputError(f"--synthetic-capacity {e.agent.synthetic_capacity}: must be at least --chains {chains}")
-    batch = getattr(e.agent, "batch_size", 1)
-    if batch < 2 and getattr(e.agent, "synthetic", False):
-        raise InputError(f"--batch-size {batch}: must be at least 2, because half of it is generated")
-    needed = min(e.replay_capacity, e.steps)
-    pairs = getattr(e.agent, "pair_capacity", needed)
-    if pairs < needed:
-        raise InputError(f"--pair-capacity {pairs}: must be at least the replay's {needed} transitions")
-    if batch > e.replay_capacity:
-        raise InputError(f"--batch-size {batch}: is larger than --replay-capacity {e.replay_capacity}")
-    hidden = getattr(e.agent, "hidden", (1,))
-    if not hidden or min(hidden) < 1:
-        raise InputError(f"--hidden {' '.join(map(str, hidden))}: needs at least one layer of at least one unit")
-    for field in dataclasses.fields(e.agent):
-        value = getattr(e.agent, field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{_flag(field.name)} {value}: must be a finite number")
-        positive = (field.name.endswith("_lr") and field.name not in NOT_NEGATIVE) or field.name in POSITIVE
-        if positive and not value > 0:
-            raise InputError(f"{_flag(field.name)} {value}: must be greater than 0")
-        if field.name == "adam_beta2" and not 0 <= value < 1:
-            raise InputError(f"--adam-beta2 {value}: must be at least 0 and less than 1")
-        if field.name == "lam" and not 0 <= value <= 1:
-            raise InputError(f"--lam {value}: must lie between 0 and 1")
-        if field.name in ("tau", "backtrack") and not 0 < value <= 1:
-            raise InputError(f"{_flag(field.name)} {value}: must be greater than 0 and at most 1")
-    from lsac.nn.networks import ACTIVATIONS
+    for name in marked(type(e.agent), DrawnFromReplay):
+        count = getattr(e.agent, name)
+        if count > e.replay_capacity:
+            raise InputError(f"{flag(name)} {count}: is larger than --replay-capacity {e.replay_capacity}")
+    if hasattr(e.agent, "check"):
+        e.agent.check(e)
 
-    activation = getattr(e.agent, "activation", "relu")
-    if activation not in ACTIVATIONS:
-        raise InputError(f"--activation {activation}: must be one of {', '.join(ACTIVATIONS)}")
+
+def for_run(experiment: Experiment, before: int = 0) -> Experiment:
+    """Sets the agent's options that depend on the length of the run; `before` counts the steps of earlier runs."""
+    e = experiment
+    if not hasattr(e.agent, "for_run"):
+        return e
+    return _with_agent(e, e.agent.for_run(_updates(e, before + e.steps)))
 
 
 def longer(experiment: Experiment, steps: int) -> Experiment:
-    """The experiment with another number of steps; one that was to be annealed by the old end is so by the new."""
+    """The experiment extended to `steps` steps, with the agent's options that depend on the length."""
     e = dataclasses.replace(experiment, steps=steps)
-    updates = getattr(e.agent, "anneal_updates", None)
-    if e.on_policy and updates:
-        more = math.ceil(steps / e.chunk) - math.ceil(experiment.steps / e.chunk)
-        e = dataclasses.replace(e, agent=dataclasses.replace(e.agent, anneal_updates=max(1, updates + more)))
-    return e
+    if not hasattr(e.agent, "for_longer_run"):
+        return e
+    return _with_agent(e, e.agent.for_longer_run(_updates(e, steps) - _updates(e, experiment.steps)))
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _updates(experiment: Experiment, steps: int) -> int:
+    return math.ceil(steps / experiment.chunk) * experiment.updates_per_chunk
 
 
-def find_algorithm(name: str) -> types.ModuleType:
+def _with_agent(experiment: Experiment, agent: Any) -> Experiment:
+    return experiment if agent is experiment.agent else dataclasses.replace(experiment, agent=agent)
+
+
+def make_agent(experiment: Experiment, spec: EnvSpec) -> Agent:
+    """Creates the agent of an experiment."""
+    e = for_run(experiment)
+    agent = AGENTS[e.algorithm].make(e.agent, spec)
+    return normalise_observations(agent, spec) if e.normalise_observations else agent
+
+
+def find_algorithm(name: str) -> Algorithm:
     if name not in AGENTS:
         close = difflib.get_close_matches(name, AGENTS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
@@ -200,11 +172,11 @@ def find_algorithm(name: str) -> types.ModuleType:
     return AGENTS[name]
 
 
-def to_json(algorithm: str, experiment: Experiment) -> dict[str, Any]:
-    """The content of config.json: the resolved experiment and what it ran on."""
+def to_json(experiment: Experiment) -> dict[str, Any]:
+    """The content of config.json: the resolved experiment, versions, device and command."""
     return {
         "format": FORMAT,
-        "algorithm": algorithm,
+        "algorithm": experiment.algorithm,
         "experiment": dataclasses.asdict(experiment),
         "versions": versions(),
         "device": jax.devices()[0].device_kind,
@@ -212,8 +184,8 @@ def to_json(algorithm: str, experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def from_json(data: Any, where: str, to_run: bool = True) -> tuple[str, Experiment]:
-    """Reads config.json back, refusing what this program did not write, and what it must not run."""
+def from_json(data: Any, where: str, to_run: bool = True) -> Experiment:
+    """Reads config.json; rejects invalid content and, with `to_run`, an environment whose module is not imported."""
     if not isinstance(data, dict) or not isinstance(data.get("experiment"), dict):
         raise InputError(f"{where}: is not the configuration of a run")
     found, algorithm = data.get("format"), data.get("algorithm")
@@ -224,82 +196,25 @@ def from_json(data: Any, where: str, to_run: bool = True) -> tuple[str, Experime
     module = find_algorithm(printable(algorithm))
     fields = dict(data["experiment"])
     agent = read_options(module.Config, fields.pop("agent", None), f"{where}, agent")
-    experiment = read_options(Experiment, fields | {"agent": agent}, where)
-    _refuse_import(experiment.env, where, to_run)
+    experiment: Experiment = read_options(Experiment, fields | {"agent": agent}, where)
+    _require_imported(experiment.env, where, to_run)
     try:
         check(experiment)
-    except (InputError, OverflowError) as error:
+    except InputError as error:
         raise InputError(f"{where}: {printable(str(error))}") from None
-    return algorithm, experiment
+    return experiment
 
 
-def _refuse_import(env: str, where: str, to_run: bool) -> None:
-    """Gymnasium imports the module of `module:Env`. Who types that wants it; a file has no say in what is imported."""
+def _require_imported(env: str, where: str, to_run: bool) -> None:
+    """Rejects `module:Env` unless the module is imported already: Gymnasium would import it because a file names it."""
     if not re.fullmatch(r"[\w:./-]{1,200}", env):
         raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
     module, colon, _ = env.partition(":")
     if to_run and colon and module not in sys.modules:
-        raise InputError(f"{where}, env: {env} names a module, which no file can have imported: give --module {module}")
-
-
-def printable(text: str) -> str:
-    """Text out of a file for a sentence: short, on one line, and with nothing in it that a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:200])
-
-
-def shown(value: Any) -> str:
-    """A value out of a file for a sentence."""
-    if isinstance(value, (dict, list, tuple)):  # which may be nested too deep to be written
-        return "a table" if isinstance(value, dict) else "a list"
-    return printable(repr(value))
-
-
-def read_options(cls: type, data: Any, where: str) -> Any:
-    """A dataclass from a table of its fields, checked by name and type."""
-    if not isinstance(data, dict):
-        raise InputError(f"{where}: must be a table of options")
-    hints = typing.get_type_hints(cls)
-    names = {field.name for field in dataclasses.fields(cls)}
-    for name in data:
-        if name not in names:
-            close = difflib.get_close_matches(printable(name), names, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise InputError(f"{where}: unknown option {printable(name)}{hint}")
-    data = {name: value for name, value in BEFORE.items() if name in names} | data
-    values = {name: typed(value, hints[name], f"{where}, {name}") for name, value in data.items()}
-    missing = [field.name for field in dataclasses.fields(cls) if field.name not in data]
-    if missing:
-        raise InputError(f"{where}: option {missing[0]} is missing")
-    return cls(**values)
-
-
-def typed(value: Any, hint: Any, where: str) -> Any:
-    """A value of the hinted type, or a sentence; a whole number may stand for a float, a list for a tuple."""
-    if isinstance(hint, TypeVar):
-        return value
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise InputError(f"{where}: {shown(value)} is too large")
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return read_options(typing.cast(type, hint), value, where)
-    if typing.get_origin(hint) is typing.Literal:
-        if value in typing.get_args(hint):
-            return value
-        raise InputError(f"{where}: {shown(value)} is not one of {', '.join(typing.get_args(hint))}")
-    for option in options:
-        if option is type(None) and value is None:
-            return None
-        if option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if typing.get_origin(option) is tuple and isinstance(value, (list, tuple)):
-            inner = typing.get_args(option)[0]
-            return tuple(typed(item, inner, where) for item in value)
-        if isinstance(option, type) and type(value) is option:
-            return value
-    raise InputError(f"{where}: {shown(value)} is not of type {getattr(hint, '__name__', hint)}")
+        raise InputError(f"{where}, env: {env} names a module, which a file must not import: pass --module {module}")
 
 
 def versions() -> dict[str, str]:
-    """Of everything that can change a number."""
+    """Versions of all packages that can affect results."""
     packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco", "safetensors")
     return {"lsac": __version__, "python": platform.python_version()} | {p: metadata.version(p) for p in packages}
