@@ -5,8 +5,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from linear import critics_of, f32
 
-from lsac.nn.networks import ACTIVATIONS, MLP, Critic, GaussianActor, GaussianCritic, Linear, ensemble, polyak, q_values
+from lsac.nn.networks import (
+    ACTIVATIONS,
+    MLP,
+    Critic,
+    GaussianActor,
+    GaussianCritic,
+    Linear,
+    ensemble,
+    min_q,
+    polyak,
+    q_values,
+    redrawn,
+    select,
+)
 
 NUMPY_ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0.0),
@@ -135,6 +149,36 @@ def test_q_values_equal_a_loop_over_critics_and_batch():
         for b in range(4):
             expected = numpy_mlp(member.mlp, np.concatenate([obs[b], action[b]]))[0]
             np.testing.assert_allclose(got[k, b], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_min_q_is_the_smaller_critic_of_every_pair_by_itself():
+    # Q_1 = s, Q_2 = −a at (1, 2), (−3, 2), (4, −5)
+    obs, action = f32(1, -3, 4)[:, None], f32(2, 2, -5)[:, None]
+    np.testing.assert_array_equal(min_q(critics_of((1, 0, 0), (0, -1, 0)), obs, action), [-2, -3, 4])
+
+
+def test_redrawn_networks_have_zero_biases_and_weights_drawn_for_inputs_and_outputs():
+    seen = []
+
+    def draw(key, shape):
+        seen.append(shape)
+        return jnp.full(shape, len(seen), jnp.float32).at[0].set(0.0)
+
+    mlp = redrawn(filled(lambda key: MLP((3, 5, 2), "relu", key)), draw, jax.random.key(0), last_scale=0.5)
+    assert seen == [(3, 5), (5, 2)], "initialisers take [in, out]"
+    for layer, value in zip(mlp.layers, (1.0, 1.0), strict=True):
+        expected = np.full(layer.weight.shape, value)
+        expected[:, 0] = 0.0
+        np.testing.assert_array_equal(layer.weight, expected)
+        assert not np.any(layer.bias)
+
+
+@pytest.mark.parametrize(("now", "winner"), [(True, [1.0, 2.0]), (False, [3.0, 2.0])])
+def test_select_takes_the_new_where_it_is_due(now, winner):
+    same = f32(2.0)
+    chosen = select(jnp.asarray(now), (f32(1.0), same), (f32(3.0), same))
+    np.testing.assert_array_equal(np.concatenate(chosen), winner)
+    assert chosen[1] is same
 
 
 def test_polyak_by_hand():

@@ -6,16 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small
+from replays import replay_of, spec_of
 
-from lsac.collect.pool import Source
-from lsac.envs.gymnasium import describe
+from lsac.collect.pool import Pool, Source, training_groups
 from lsac.replay import ring as rb
 from lsac.replay import rollouts
 from lsac.runs.experiment import Experiment
-from lsac.train.run import make_agent, make_crew
-from lsac.types import EnvSpec
+from lsac.train.run import describe
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
+SPEC = spec_of(1, 1)
 gae = jax.jit(rollouts.gae)
 
 
@@ -28,49 +27,50 @@ def column(*values):
     return f32(values)[:, None]
 
 
-def replay_of(streams):
-    """A full replay of simulators' steps (obs, reward, discount, next_obs), one list per simulator."""
-    rows = [
-        [obs, 0.0, reward, discount, after]
-        for step in zip(*streams, strict=True)
-        for obs, reward, discount, after in step
-    ]
-    count = jnp.int32(len(rows))
-    return rb.Replay(f32(rows), count, jnp.int32(0), rb.Layout(*SPEC), stride=len(streams))
+def replay_of_steps(streams):
+    """A full replay of simulators' steps (obs, reward, discount, next_obs, first), one list per simulator."""
+    steps = [step for together in zip(*streams, strict=True) for step in together]
+    rows = [[obs, 0.0, reward, discount, after] for obs, reward, discount, after, _ in steps]
+    first = [flag for *_, flag in steps]
+    return replay_of(rb.layout_of(SPEC), f32(rows), stride=len(streams), first=first)
 
 
 # the rollout
 
 
 def test_rows_of_one_simulator_become_one_column():
-    one = [(0, 10, 0.9, 1), (1, 11, 0.9, 2), (2, 12, 0.9, 3)]
-    other = [(5, 20, 0.9, 6), (6, 21, 0.9, 7), (7, 22, 0.9, 8)]
-    rollout = rollouts.read(replay_of([one, other]))
+    one = [(0, 10, 0.9, 1, True), (1, 11, 0.9, 2, False), (2, 12, 0.9, 3, False)]
+    other = [(5, 20, 0.9, 6, False), (6, 21, 0.9, 7, False), (7, 22, 0.9, 8, False)]
+    rollout = rollouts.read(replay_of_steps([one, other]))
     np.testing.assert_array_equal(rollout.steps.obs[..., 0], [[0, 5], [1, 6], [2, 7]])
     np.testing.assert_array_equal(rollout.steps.reward, [[10, 20], [11, 21], [12, 22]])
     np.testing.assert_array_equal(rollout.continues, [[True, True], [True, True], [False, False]])
 
 
 @pytest.mark.parametrize(
-    ("step", "continues"),
+    ("step", "next_is_first", "continues"),
     [
-        ((0, 1, 0.9, 1), True),
-        ((0, 1, 0.0, 1), False),  # a termination, although the reset gives the very same observation
-        ((0, 1, 0.9, 4), False),  # a time limit: the next step begins elsewhere
-        ((0, 1, 0.9, np.nextafter(np.float32(1), np.float32(2))), False),  # the last bit counts
+        ((0, 1, 0.9, 1), False, True),
+        ((0, 1, 0.0, 1), True, False),  # a termination, although the reset gives the very same observation
+        ((0, 1, 0.9, 1), True, False),  # a time limit, and again the very same observation
+        ((0, 1, 0.9, 4), True, False),  # a time limit: the next step begins elsewhere
+        ((0, 1, 0.9, np.nextafter(np.float32(1), np.float32(2))), False, True),  # observations say nothing
     ],
-    ids=["goes on", "terminated", "cut", "almost"],
+    ids=["goes on", "terminated", "cut where the next begins", "cut", "rounded"],
 )
-def test_a_step_continues_if_the_next_one_begins_where_it_ended(step, continues):
-    rollout = rollouts.read(replay_of([[step, (1, 1, 0.9, 2)]]))
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_continues_unless_the_next_one_is_the_first_of_an_episode(step, first, next_is_first, continues):
+    rollout = rollouts.read(replay_of_steps([[(*step, first), (1, 1, 0.9, 2, next_is_first)]]))
     np.testing.assert_array_equal(rollout.continues, [[continues], [False]])
 
 
-def test_all_numbers_of_an_observation_must_agree():
-    layout = rb.Layout(2, 1)
-    rows = f32([[0, 0, 0, 0, 0.9, 1, 2], [1, 3, 0, 0, 0.9, 0, 0], [0, 0, 0, 0, 0.9, 0, 0]])
-    rollout = rollouts.read(rb.Replay(rows, jnp.int32(3), jnp.int32(0), layout))
-    np.testing.assert_array_equal(rollout.continues[:, 0], [False, True, False])
+def test_the_flags_of_a_simulator_concern_no_other():
+    flags = np.random.default_rng(0).random((6, 3)) < 0.4
+    streams = [[(t, 0, 0.9, t + 1, flags[t, e]) for t in range(6)] for e in range(3)]
+    rollout = rollouts.read(replay_of_steps(streams))
+    assert flags[1:].any()
+    for e in range(3):
+        np.testing.assert_array_equal(rollout.continues[:, e], [*(not flags[t + 1, e] for t in range(5)), False])
 
 
 class Counter(gym.Env):
@@ -98,29 +98,33 @@ class Counter(gym.Env):
 
 @pytest.mark.parametrize("num_envs", [1, 6])
 def test_what_simulators_deliver_is_read_as_their_trajectories(num_envs):
-    """Six simulators are two lanes. Rows come ordered by time, then by simulator, as `Replay.stride` promises."""
+    """Six simulators are two groups. Rows come ordered by time, then by simulator, as `Replay.stride` promises."""
     Counter.made = 0
     source = Source(None, Counter)
-    spec = describe(source.make())
     experiment = Experiment(small.config("ppo"), "counter", num_envs=num_envs, chunk=10 * num_envs, learning_starts=0)
-    agent = make_agent("ppo", experiment, spec)
-    crew = make_crew(source, "ppo", experiment, agent, seeds=[0, 1], workers=1)
+    spec = describe(source, experiment.gamma)
+    pool = Pool(experiment, spec, source, training_groups([0, 1], num_envs), workers=1)
     try:
-        crew.policies[:] = 0.0
-        crew.reset(0)
-        crew.order(do="collect", step=0, count=10, random=False)
-        rows, _ = crew.collected()
+        pool.reset(0)
+        pool.collect(np.zeros(pool.policy_shape, np.float32), step=0, count=10, random=False)
+        stored, _ = pool.collected()
     finally:
-        crew.close()
-    for mine in rows:
-        filled = jnp.int32(len(mine))
-        rollout = rollouts.read(rb.Replay(jnp.asarray(mine), filled, jnp.int32(0), rb.Layout(*spec), num_envs))
+        pool.close()
+    assert stored[rb.PACKED].shape[:2] == (2, 10 * num_envs)
+    for seed in range(2):
+        mine = {name: x[seed] for name, x in stored.items()}
+        replay = rb.holding(rb.layout_of(spec), mine, 10 * num_envs, num_envs)
+        rollout = rollouts.read(replay)
         obs = np.asarray(rollout.steps.obs)
         assert obs.shape == (10, num_envs, 2)
         assert np.unique(obs[..., 0], axis=0).shape[0] == 1, "a column is one simulator"
         assert np.unique(obs[0, :, 0]).size == num_envs
         went_on = np.array([True] * 6 + [False] + [True] * 2 + [False])
         np.testing.assert_array_equal(rollout.continues, np.broadcast_to(went_on[:, None], (10, num_envs)))
+        begins = np.array([True] + [False] * 6 + [True] + [False] * 2)
+        np.testing.assert_array_equal(
+            rb.everything(replay)[1].reshape(10, num_envs), begins[:, None].repeat(num_envs, 1)
+        )
 
 
 # advantages

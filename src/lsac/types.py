@@ -1,13 +1,15 @@
-"""The nouns of the package, and the one vocabulary that all modules share.
+"""The types and the vocabulary that all modules share.
 
 Names: `key` (a JAX random key), `obs`, `action` (in [−1, 1]), `reward`, `discount`, `next_obs`; `gamma`,
 `tau` (the weight of the *new* parameters), `alpha` (entropy weight), `critics`, `targets`, `actor`.
 
-Axes, always in this order: S seeds, C chains, K critics, G gradient steps, B batch, T time, O observation,
-A action. An agent never mentions S: the loop adds it.
+Axes, always in this order: S seeds, C chains, K critics, G gradient steps, B batch, T time, E simulators,
+O observation, A action. Agents are written without S: the learner adds it.
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -17,15 +19,25 @@ Key: TypeAlias = jax.Array
 Metrics: TypeAlias = dict[str, Array]
 
 
-class EnvSpec(NamedTuple):
-    """What an agent may know of an environment: sizes only. Actions are in [−1, 1]."""
+@dataclass(frozen=True, kw_only=True)
+class EnvSpec:
+    """Shapes of an environment's observations and actions, and its discount. Actions are vectors in [−1, 1]."""
 
-    obs_dim: int
+    obs_shape: tuple[int, ...]
+    obs_dtype: str = "float32"
     action_dim: int
+    gamma: float
+    """discount per environment step"""
+
+    @property
+    def obs_dim(self) -> int:
+        """Size of a flat observation."""
+        return math.prod(self.obs_shape)
 
 
 class Transition(NamedTuple):
-    """`discount` is γ, or 0 at a true termination; a time limit is not one. `next_obs` is the true successor."""
+    """One step. `discount` is γ, or 0 at a termination; a time limit is not a termination. `next_obs` is the true next
+    observation, also at the end of an episode."""
 
     obs: Array
     action: Array
@@ -34,11 +46,39 @@ class Transition(NamedTuple):
     next_obs: Array
 
 
-class Sample(NamedTuple):
-    """Transitions to compare, rows as in the replay: some that happened and some that were generated."""
+class Values(NamedTuple):
+    """Access to an agent's critics, for diagnostics."""
 
-    real: Array
-    generated: Array
+    critics: Callable[[Any], Any]
+    """state → the part of it that values are computed from"""
+    value: Callable[[Any, Array, Array], Metrics]
+    """critics, obs, action → `q`, and further estimates of the critics for this state-action pair"""
+
+
+class Refresh(NamedTuple):
+    """Infrequent, expensive work of an agent: LSAC retrains its generator and fills its synthetic buffer.
+
+    `fit` returns a compact state, without the data that `generate` makes; `generate` completes it. A checkpoint stores
+    the compact state, and a resume calls `generate` again with the same key.
+    """
+
+    every: int
+    """environment steps between two refreshes"""
+    fit: Callable[[Any, Any, Key], tuple[Any, Metrics, Transition]]
+    """compact state, replay, key → compact state, metrics, and [N] real transitions for comparison"""
+    generate: Callable[[Any, Key], tuple[Any, Transition]]
+    """compact state, key → state, and [N] of the generated transitions"""
+    compact: Callable[[Any], Any]
+    """state → compact state"""
+
+
+def memoryless(act: Callable[[Any, Array, Key, bool], Array]) -> Callable[..., tuple[Array, Any]]:
+    """Turns `act(policy, obs, key, explore) → action`, which needs no memory, into `Agent.act`."""
+
+    def with_memory(policy: Any, memory: Any, obs: Array, key: Key, explore: bool) -> tuple[Array, Any]:
+        return act(policy, obs, key, explore), memory
+
+    return with_memory
 
 
 class Agent(NamedTuple):
@@ -47,23 +87,17 @@ class Agent(NamedTuple):
     init: Callable[[Key], Any]
     """key → state"""
     policy: Callable[[Any], Any]
-    """state → the small part of it that acting needs"""
-    act: Callable[[Any, Array, Key, bool], Array]
-    """policy, obs, key, explore → action in [−1, 1]; exploring, an on-policy agent may leave it: simulators clip"""
+    """state → the parts of it that acting needs. It only selects: the leaves of its result are arrays of the state"""
+    act: Callable[[Any, Any, Array, Key, bool], tuple[Array, Any]]
+    """policy, memory, obs, key, explore → action and memory. The action is in [−1, 1]; an exploratory action of an
+    on-policy agent may leave that range, and the simulator clips it"""
     update: Callable[[Any, Any, Key], tuple[Any, Metrics]]
     """state, replay (read only), key → state, metrics"""
-    critics: Callable[[Any], Any] | None = None
-    """state → the part of it that values are read from"""
-    value: Callable[[Any, Array, Array], Metrics] | None = None
-    """critics, obs, action → `q`, and whatever else the critics can say of this one pair"""
-    refresh: Callable[[Any, Any, Key], tuple[Any, Metrics, Array]] | None = None
-    """like `update`, but rare and long: LSAC fits its generator here; also some rows [N, width] of the replay, to
-    compare what is generated with. Leaves a compact state"""
-    generate: Callable[[Any, Key], tuple[Any, Array]] | None = None
-    """compact state, key → state, and some of the rows [N, width] it has generated: what follows every refresh"""
-    compact: Callable[[Any], Any] = lambda state: state
-    """state → what a checkpoint keeps of it: all but what `generate` makes again from it and the same key"""
-    refresh_every: int = 0
-    """environment steps between two calls of `refresh`"""
+    memory: Callable[[], Any] = lambda: ()
+    """→ the memory of a policy at the start of an episode; empty for policies without recurrence"""
+    observe: Callable[[Any, Transition], Any] = lambda state, transitions: state
+    """state, [T] new transitions → state: called once with every collected transition, before it is first used"""
+    values: Values | None = None
+    refresh: Refresh | None = None
     gradient_steps: int = 1
-    """steps of an optimiser on critics (or values) in one `update`: what benchmarks divide by"""
+    """optimiser steps of the critics (or the value function) in one `update`; benchmarks divide by it"""

@@ -1,13 +1,13 @@
 """Diffusion on vectors: Karras et al., *Elucidating the Design Space of Diffusion-Based Generative Models*,
 2022 (arXiv 2206.00364), called EDM below.
 
-A denoiser D(x; σ) is the mean of the clean data given x = clean + σ·noise. It is all that is learnt and all
-that a sampler needs: it follows dx/dσ = (x − D(x; σ))/σ from pure noise at σ_max down to σ = 0.
+A denoiser D(x; σ) estimates the mean of the clean data given x = clean + σ·noise. It is the only thing that is learned.
+A sampler integrates dx/dσ = (x − D(x; σ))/σ from pure noise at σ_max down to σ = 0.
 
-Data are expected to be scaled to about unit standard deviation (σ_data = 1). In everything that trains,
-`denoise(x, sigma)` takes one vector; the samplers call it on whatever `shape` they were asked for.
+Data are expected to have about unit standard deviation (σ_data = 1). The losses call `denoise(x, sigma)` with one
+vector; the samplers call it with an array of the `shape` that is sampled.
 
-The last part is the older discrete form (`Ddpm`), in which diffusion policies are written.
+The last part is the older discrete form (`Ddpm`), which diffusion policies use.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ Denoise: TypeAlias = Callable[[Array, Array], Array]
 
 
 class Denoiser(eqx.Module):
-    """The raw network F(x, c), a residual MLP whose first layer is told the noise level c.
+    """The raw network F(x, c): a residual MLP, conditioned on the noise level c by an embedding in its first layer.
 
-    The frequencies of the noise embedding are drawn once and never trained. Parameters are float32;
-    `compute_dtype` is that of the wide layers. The vector enters and leaves in float32, because near σ_min
-    the noise to be removed is smaller than the rounding of a bfloat16.
+    The frequencies of the noise embedding are random and not trained. Parameters are float32; `compute_dtype` is the
+    dtype of the wide layers. Input and output stay in float32, because near σ_min the noise to be removed is smaller
+    than the rounding error of bfloat16.
     """
 
     frequencies: Array
@@ -75,7 +75,7 @@ class Denoiser(eqx.Module):
 
 
 def _affine(layer: Linear, x: Array) -> Array:
-    """The layer in the dtype of its input."""
+    """Applies the layer in the dtype of its input."""
     return jnp.inner(x, layer.weight.astype(x.dtype)) + layer.bias.astype(x.dtype)
 
 
@@ -108,7 +108,7 @@ def preconditioned(network: Callable[[Array, Array], Array], sigma_data: float =
 
 
 def denoising_error(denoise: Denoise, clean: Array, sigma: Array, noise: Array, sigma_data: float = 1.0) -> Array:
-    """Mean over dimensions of (D(x + σ·noise; σ) − x)², weighted so that every σ counts alike at first."""
+    """Mean over dimensions of (D(x + σ·noise; σ) − x)², weighted so that every σ has the same loss initially."""
     weight = (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
     return weight * jnp.mean((denoise(clean + sigma * noise, sigma) - clean) ** 2)
 
@@ -140,7 +140,7 @@ def karras_schedule(steps: int, sigma_min: float = 0.002, sigma_max: float = 80.
 
 
 class Churn(NamedTuple):
-    """How much fresh noise stochastic Heun adds: `amount` over all steps whose σ lies in [low, high]."""
+    """The noise that stochastic Heun adds: `amount`, spread over the steps, where σ is in [low, high]."""
 
     amount: float = 80.0
     low: float = 0.05
@@ -152,10 +152,10 @@ NO_CHURN = Churn(amount=0.0)
 
 
 def sample_heun(denoise: Denoise, key: Key, shape: tuple[int, ...], schedule: Array, churn: Churn = NO_CHURN) -> Array:
-    """EDM, algorithm 2: raise σ by adding noise, then one second-order step down; two evaluations per step.
+    """EDM, algorithm 2: each step adds noise and then takes one second-order step down; two evaluations per step.
 
-    The last step, to σ = 0, is first order and lands on the denoiser's estimate. Without churn the sampler is
-    deterministic once its starting noise is drawn (algorithm 1).
+    The last step, to σ = 0, is first order and returns the denoiser's estimate. Without churn the sampler is
+    deterministic given its initial noise (algorithm 1).
     """
     start_key, churn_key = jax.random.split(key)
     sigmas = schedule[:-1]
@@ -166,7 +166,7 @@ def sample_heun(denoise: Denoise, key: Key, shape: tuple[int, ...], schedule: Ar
     def raised(x: Array, sigma: Array, gain: Array, key: Key) -> tuple[Array, Array]:
         if not churn.amount:
             return x, sigma
-        spread = churn.noise * sigma * jnp.sqrt(gain * (2.0 + gain))  # √(higher² − σ²)
+        spread = churn.noise * sigma * jnp.sqrt(gain * (2.0 + gain))  # √(raised σ² − σ²)
         return x + spread * jax.random.normal(key, shape), sigma * (1.0 + gain)
 
     def step(x: Array, inputs: tuple[Array, Array, Array, Key]) -> tuple[Array, None]:
@@ -185,8 +185,8 @@ def sample_heun(denoise: Denoise, key: Key, shape: tuple[int, ...], schedule: Ar
 def sample_dpm2m(denoise: Denoise, key: Key, shape: tuple[int, ...], schedule: Array) -> Array:
     """DPM-Solver++(2M), Lu et al. 2022 (arXiv 2211.01095): second order with one evaluation per step.
 
-    In log σ the flow is linear but for D, which is extrapolated from its last two values. The first step has
-    no earlier value and the last one ends at σ = 0; both are first order. Deterministic but for the start.
+    In log σ the equation is linear except for D, which is extrapolated from its last two values. The first step has
+    no earlier value and the last one ends at σ = 0; both are first order. Only the initial noise is random.
     """
     sigmas = schedule[:-1]
     lengths = -jnp.diff(jnp.log(sigmas))
@@ -212,29 +212,29 @@ PredictNoise: TypeAlias = Callable[[Array, Array], Array]
 class Ddpm(NamedTuple):
     """The discrete diffusion of Ho et al. 2020 (arXiv 2006.11239), x_t = √ᾱ_t x + √(1 − ᾱ_t)·noise; all fields [T].
 
-    Here t counts from 0, the first and smallest noise, to T − 1. Diffusion policies use it with few steps.
+    Here t counts from 0, the smallest noise level, to T − 1. Diffusion policies use it with few steps.
     """
 
     betas: Array
     alphas: Array  # 1 − β
-    alpha_bars: Array  # their running product ᾱ
+    alpha_bars: Array  # ᾱ, the running product of 1 − β
 
 
 def ddpm(betas: np.ndarray) -> Ddpm:
-    """The schedule with these β; in float64 until the end, because 1 − β_0 is close to 1."""
+    """The schedule with these β, computed in float64 because 1 − β_0 is close to 1."""
     fields = betas, 1.0 - betas, np.cumprod(1.0 - betas)
     return Ddpm(*(jnp.asarray(field, jnp.float32) for field in fields))
 
 
 def vp_betas(steps: int, beta_min: float = 0.1, beta_max: float = 10.0) -> np.ndarray:
-    """[T]: noise that grows at a rate from β_min to β_max over unit time (the VP equation of Song et al. 2021),
-    cut into equal steps, so that ᾱ at the end is exp(−(β_min + β_max)/2) for every T."""
+    """[T]: the variance-preserving process of Song et al. 2021, whose rate grows linearly from β_min to β_max over unit
+    time, divided into T equal steps. The last ᾱ is exp(−(β_min + β_max)/2) for every T."""
     t = np.arange(1, steps + 1)
     return -np.expm1(-beta_min / steps - 0.5 * (beta_max - beta_min) * (2 * t - 1) / steps**2)
 
 
 def cosine_betas(steps: int) -> np.ndarray:
-    """[T]: √ᾱ falls from 1 to 0 like a cosine: Nichol and Dhariwal 2021 (arXiv 2102.09672), eq. (17), β ≤ 0.999."""
+    """[T]: √ᾱ follows a cosine from 1 to 0: Nichol and Dhariwal 2021 (arXiv 2102.09672), eq. (17), β ≤ 0.999."""
     time = np.linspace(0.0, 1.0, steps + 1)
     alpha_bars = np.cos((time + 0.008) / 1.008 * np.pi / 2) ** 2
     return np.minimum(1.0 - alpha_bars[1:] / alpha_bars[:-1], 0.999)
@@ -249,12 +249,12 @@ def noised(schedule: Ddpm, clean: Array, t: Array, noise: Array) -> Array:
 def sample_ddpm(
     predict_noise: PredictNoise, schedule: Ddpm, start: Array, key: Key, *, temperature: float, clip_clean: bool
 ) -> Array:
-    """From `start`, standard normal noise of any shape, to a sample in [−1, 1], through t = T − 1, …, 0.
+    """Denoises `start`, standard normal noise of any shape, to a sample in [−1, 1], through t = T − 1, …, 0.
 
-    x ← (x − β_t/√(1 − ᾱ_t) ε)/√α_t + temperature·√β_t·z, with z = 0 at t = 0, and x kept in [−1, 1] at every step;
-    or, with `clip_clean`, the estimate x̂ = (x − √(1 − ᾱ_t) ε)/√ᾱ_t is kept in [−1, 1] instead and the step draws from
-    q(x_{t−1} | x_t, x̂), whose variance is β̃_t = β_t (1 − ᾱ_{t−1})/(1 − ᾱ_t): eqs. (11) and (7) of Ho et al.
-    Temperature 0 makes the path a function of `start`, whatever the key.
+    x ← (x − β_t/√(1 − ᾱ_t) ε)/√α_t + temperature·√β_t·z, with z = 0 at t = 0, and x clipped to [−1, 1] at every step.
+    With `clip_clean`, the estimate x̂ = (x − √(1 − ᾱ_t) ε)/√ᾱ_t is clipped to [−1, 1] instead, and the step samples
+    from q(x_{t−1} | x_t, x̂), whose variance is β̃_t = β_t (1 − ᾱ_{t−1})/(1 − ᾱ_t): eqs. (11) and (7) of Ho et al.
+    With temperature 0 the result is a deterministic function of `start`.
     """
     betas, alphas, bars = schedule
     earlier = jnp.concatenate([jnp.ones_like(bars[:1]), bars[:-1]])
@@ -266,7 +266,7 @@ def sample_ddpm(
     else:
         weights = 1.0 / jnp.sqrt(alphas), betas / jnp.sqrt((1.0 - bars) * alphas)
         std = jnp.sqrt(betas).at[0].set(0.0)
-    # Steps are many and short: all that they need, except for the estimate of the noise, is made before the first.
+    # There are many short steps: everything except the predicted noise is computed before the first one.
     times, shape = jnp.arange(len(betas), dtype=jnp.int32), (len(betas), *start.shape)
     z = jax.vmap(jnp.multiply)(temperature * std, jax.random.normal(key, shape)) if temperature else jnp.zeros(shape)
 
@@ -279,4 +279,4 @@ def sample_ddpm(
         return jnp.clip(weights[0] * x - weights[1] * noise + z, -1.0, 1.0), None
 
     x, _ = jax.lax.scan(step, start, (times, weights, z), reverse=True)
-    return jnp.clip(x, -1.0, 1.0)  # a rounding error beyond x̂
+    return jnp.clip(x, -1.0, 1.0)  # x̂ is in the box, but rounding may leave it

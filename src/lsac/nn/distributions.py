@@ -14,23 +14,24 @@ def normal_log_prob(x: Array, mean: Array, log_std: Array) -> Array:
 
 
 def normal_kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: Array) -> Array:
-    """KL divergence of a diagonal Gaussian from another, summed over the last axis."""
+    """KL(first ‖ other) of two diagonal Gaussians, summed over the last axis."""
     spread = jnp.exp(2.0 * (log_std - other_log_std)) + ((mean - other_mean) * jnp.exp(-other_log_std)) ** 2
     return jnp.sum(other_log_std - log_std + 0.5 * (spread - 1.0), axis=-1)
 
 
 def tanh_log_det(u: Array) -> Array:
-    """log |d tanh(u)/du|, summed; log(1 − tanh²u) in the form that keeps its digits for large |u|."""
+    """log |d tanh(u)/du|, summed; log(1 − tanh²u) in a form that is accurate for large |u|."""
     return jnp.sum(2.0 * (jnp.log(2.0) - u - jax.nn.softplus(-2.0 * u)), axis=-1)
 
 
 def gaussian_return_loss(
     mean: Array, std: Array, mean_target: Array, sample_target: Array, bound: Array, scale: Array, eps: float
 ) -> Array:
-    """KL of a Gaussian return to its target, with the mean driven by one target and the std by another.
+    """KL divergence of a Gaussian return from its target, with one target for the mean and another for the std.
 
     Its gradient is ω times the batch mean of −(y_Q − Q)/(σ² + ε) ∇Q − ((clip(y_Z) − Q)² − σ²)/(σ³ + ε) ∇σ, where
-    clip holds y_Z within Q ± b; everything but ∇Q and ∇σ is a constant. The value is not the KL, only its gradient is.
+    clip(y_Z) is y_Z clipped to Q ± b and everything except ∇Q and ∇σ is treated as a constant. Only this gradient is
+    meaningful: the value of the loss is not the KL divergence.
     """
     q, sigma = jax.lax.stop_gradient((mean, std))
     clipped = jnp.clip(sample_target, q - bound, q + bound)
@@ -42,11 +43,11 @@ def gaussian_return_loss(
 def huber_return_loss(
     mean: Array, std: Array, mean_target: Array, sample_target: Array, bound: Array, scale: Array, eps: float
 ) -> Array:
-    """What the released code of DSAC-T descends in place of `gaussian_return_loss`.
+    """The loss that the released code of DSAC-T minimises in place of `gaussian_return_loss`.
 
     Its gradient is the batch mean of ρ [clip(Q − y_Q, ±50) ∇Q + (σ² − H(Q − clip(y_Z)))/(σ + ε) ∇σ], where
-    ρ = ω/(σ² + ε) held within [0.1, 10] and H is Huber's loss, ½ e² up to |e| = 50: it is at half the squared error
-    that σ² settles.
+    ρ = ω/(σ² + ε) clipped to [0.1, 10] and H is the Huber loss, ½ e² up to |e| = 50. σ² therefore converges to half
+    the mean squared error.
     """
     q, sigma = jax.lax.stop_gradient((mean, std))
     clipped = jnp.clip(sample_target, q - bound, q + bound)

@@ -1,15 +1,18 @@
-"""Langevin samplers: gradient steps with noise, whose weights settle into p(θ) ∝ exp(−β L(θ)).
+"""Langevin samplers: gradient steps with noise, whose stationary distribution is p(θ) ∝ exp(−β L(θ)).
 
-`sgld` has that law as η → 0 and `underdamped` more nearly; the adaptive drift of `asgld`, and any clip, trade
-it for speed. Each is an Optax transform for **one member**; chains, critics and seeds are vmapped outside:
+`sgld` has that distribution as η → 0, and `underdamped` is closer to it at a finite η; the adaptive drift of `asgld`
+and any clipping give it up for speed. Each sampler is an Optax transformation for **one member**; chains, critics and
+seeds are vmapped outside:
 
     updates, state = sampler.update(grads, state, params, key=key, inverse_temperature=beta)
 
-- The key is a required argument: one captured at construction would give all vmapped members the same noise.
-- β may be passed at each call, so that a ladder of temperatures is one vmap; else the constructor's holds.
-- Noise scales with √η, so a learning rate cannot follow in an `optax.chain`; a gradient clip may precede.
+- The key is a required argument: a key captured at construction would give all vmapped members the same noise.
+- β may be passed at each call, so that a ladder of temperatures is one vmap; by default it is the constructor's.
+- The noise scales with √η, so the step size cannot be a later element of an `optax.chain`; gradient clipping may be an
+  earlier one.
 
-Weights are float32. At η = 1e-3, β = 1e8 the noise is 4.5e-6, a thousand roundings of a weight near 0.06.
+Weights are float32. At η = 1e-3, β = 1e8 the noise is 4.5e-6, a thousand times the rounding error of a weight near
+0.06.
 """
 
 from collections.abc import Callable
@@ -20,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from lsac.nn.optimisers import scale_by_adam
 from lsac.types import Array, Key
 
 Rate: TypeAlias = float | Callable[[Array], Array]  # η, or a schedule of it
@@ -31,7 +35,7 @@ _zeros = optax.tree.zeros_like
 
 class SamplerState(NamedTuple):
     step: Array
-    memory: Any  # what the method carries from step to step: (m, v), the momentum p, or nothing
+    memory: Any  # state of the method: (m, v), the momentum p, or nothing
 
 
 def asgld(
@@ -48,7 +52,7 @@ def asgld(
     """Adaptive SGLD (LSAC): θ ← θ − η (g + a ζ) + √(2η/β) ξ with ζ = m / √(v + ε) and ξ ~ N(0, I).
 
     The moments have no bias correction: ζ starts at (1 − b1) / √(1 − b2) = 3.2 times sign(g). `clip` names
-    what is held to `clip_at`: the gradient's norm before the moments (`grad_norm`), every entry of g + a ζ
+    what is clipped to `clip_at`: the gradient's norm before the moments (`grad_norm`), every entry of g + a ζ
     (`sum_elementwise`), the norm of g + a ζ (`sum_norm`), or nothing (`none`). `drift` is a.
     """
     if clip not in CLIPS:
@@ -81,11 +85,11 @@ def underdamped(learning_rate: Rate, inverse_temperature: float, *, momentum: fl
     """Kinetic Langevin with friction γ: dθ = p dt, dp = −∇L dt − γp dt + √(2γ/β) dW.
 
     BAOAB (Leimkuhler & Matthews, 2013): kick, half a drift, the exact Ornstein–Uhlenbeck step of p, half a
-    drift. The half kicks that end one step and begin the next see the same gradient and are taken as one. Its
-    variance on L = λθ²/2 is 1 / (βλ) without error for every stable step, ηλ < 2 (1 + c)/(1 − c).
+    drift. The half kicks at the end of one step and the start of the next use the same gradient and are combined. Its
+    variance on L = λθ²/2 is exactly 1 / (βλ) for every stable step size, ηλ < 2 (1 + c)/(1 − c).
 
     `momentum` is c = exp(−γh). The time step h follows from η = h²/2 · (1 + c)/(1 − c): a constant gradient
-    then moves θ by ηg per step, as in `sgld`, whatever c is.
+    then moves θ by ηg per step, as in `sgld`, for every c.
     """
 
     def move(grads: Any, p: Any, key: Key, eta: Any, beta: Any) -> tuple[Any, Any]:
@@ -99,12 +103,11 @@ def underdamped(learning_rate: Rate, inverse_temperature: float, *, momentum: fl
 
 
 def adam(learning_rate: Rate, inverse_temperature: float = np.inf, **options: float) -> Sampler:
-    """Bias-corrected Adam without noise, behind the samplers' signature: key and β are not used."""
-    moments = optax.scale_by_adam(**options)
+    """Bias-corrected Adam without noise, with the interface of a sampler: key and β are not used."""
+    moments = scale_by_adam(**options)
 
     def move(grads: Any, memory: Any, key: Key, eta: Any, beta: Any) -> tuple[Any, Any]:
-        with jax.numpy_dtype_promotion("standard"):  # Optax raises a float to the power of an integer count
-            ratio, memory = moments.update(grads, memory)
+        ratio, memory = moments.update(grads, memory)
         return jax.tree.map(lambda r: -eta * r, ratio), memory
 
     return _sampler(learning_rate, inverse_temperature, moments.init, move)
@@ -119,12 +122,12 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
 
 
 def annealed(eta: float, eta_end: float, hold: int, total: int) -> Callable[[Array], Array]:
-    """η for `hold` steps, then linearly to `eta_end` at step `total`; a run within `hold` sees η alone."""
+    """Schedule of η: constant for `hold` steps, then linear to `eta_end` at step `total`."""
     return optax.linear_schedule(eta, eta_end, max(total - hold, 1), transition_begin=hold)
 
 
 def _sampler(learning_rate: Rate, inverse_temperature: float, memory: Callable, move: Callable) -> Sampler:
-    """The transform around `move`: grads, memory, key, η, β → updates, memory."""
+    """The Optax transformation of `move`: grads, memory, key, η, β → updates, memory."""
     default = inverse_temperature
 
     def init(params: Any) -> SamplerState:
@@ -153,12 +156,12 @@ def _to_norm(tree: Any, limit: float) -> Any:
 
 
 def gaussian_noise(key: Key, tree: Any) -> Any:
-    """A standard normal for every entry of `tree`: a hash of the key and the entry's place in the whole tree.
+    """A standard normal number for every entry of `tree`: a hash of the key and the entry's position in the tree.
 
-    On a CPU `jax.random.normal` costs several times the optimiser's own arithmetic. Here an entry depends on
-    its own place alone, so XLA fuses the draw into each leaf's update and never stores it.
+    On a CPU `jax.random.normal` costs several times the optimiser's own arithmetic. Here each entry depends only on
+    the key and its own position, so XLA fuses the noise into each leaf's update and never stores it.
     """
-    # Threefry on the key only: related keys, such as k and fold_in(k, 1), yield unrelated words.
+    # Threefry is applied to the key only: related keys, such as k and fold_in(k, 1), give unrelated words.
     inner, outer = jax.random.bits(key, (2,), jnp.uint32)
     leaves, structure = jax.tree.flatten(tree)
     noise, start = [], 0
@@ -170,14 +173,14 @@ def gaussian_noise(key: Key, tree: Any) -> Any:
 
 
 def _mix(x: Array) -> Array:
-    """lowbias32, a bijection of words: each input bit flips each output bit half the time, very nearly."""
+    """lowbias32, a bijection of 32-bit words: each input bit flips each output bit with a probability close to ½."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0xD35A2D97)
     return x ^ (x >> np.uint32(15))
 
 
 # x / y as a polynomial in −log(1 − y²), where x is the normal quantile of (1 + y) / 2: a minimax fit over the
-# |x| ≤ 5.42 that 24 bits reach. |error| < 2e-4 in x, and the variance is 1 to within 1e-5.
+# range |x| ≤ 5.42 that 24 bits can represent. |error| < 2e-4 in x, and the variance is 1 to within 1e-5.
 QUANTILE = (1.25417, 0.32399, 2.18823e-2, -6.48602e-3, 7.06233e-4, -4.13299e-5, 1.27246e-6, -1.61574e-8)
 
 
@@ -193,20 +196,21 @@ def _normal(bits: Array) -> Array:
 
 
 def ladder(n: int, beta_max: float, ratio: float) -> Array:
-    """[C] inverse temperatures from the coldest, `beta_max`, each `ratio` > 1 times the next."""
+    """[C] inverse temperatures: `beta_max` first (the coldest), each `ratio` > 1 times the next."""
     return beta_max * ratio ** -jnp.arange(n, dtype=jnp.float32)
 
 
 def swap_probability(energy: Array, inverse_temperature: Array) -> Array:
-    """[C − 1] Metropolis rule min(1, exp((βᵢ − βⱼ)(Lᵢ − Lⱼ))) for the neighbours i and j = i + 1."""
+    """[C − 1] acceptance probabilities min(1, exp((βᵢ − βⱼ)(Lᵢ − Lⱼ))) for the neighbours i and j = i + 1."""
     return jnp.exp(jnp.minimum(0.0, jnp.diff(inverse_temperature) * jnp.diff(energy)))
 
 
 def swap(key: Key, energy: Array, inverse_temperature: Array, step: Array | int) -> Array:
-    """Replica exchange: [C] the chain that each rung of the ladder holds next.
+    """Replica exchange: [C] the index of the chain that each temperature has next.
 
-    Pairs (0, 1), (2, 3), … at an even `step`, (1, 2), (3, 4), … at an odd one; never where an energy is NaN.
-    `energy` is L on the *same* data for all. `permute` weights and moments; a momentum stays with its rung.
+    Proposes the pairs (0, 1), (2, 3), … at an even `step` and (1, 2), (3, 4), … at an odd one; no swap is accepted
+    where an energy is NaN. `energy` is L on the *same* data for all chains. `permute` weights and moments, but leave a
+    momentum with its temperature.
     """
     n = energy.shape[0]
     accept = jax.random.uniform(key, (n - 1,)) < swap_probability(energy, inverse_temperature)
@@ -215,5 +219,5 @@ def swap(key: Key, energy: Array, inverse_temperature: Array, step: Array | int)
 
 
 def permute(tree: Any, index: Array) -> Any:
-    """The chains of `tree`, stacked along its first axis, in the order `index`."""
+    """Reorders the chains of `tree`, which are stacked along its first axis, by `index`."""
     return jax.tree.map(lambda x: x[index], tree)

@@ -1,22 +1,28 @@
-"""Networks. House rule: a module holds arrays only, every other field is static, so that the plain
-`jax.jit`, `vmap`, `grad` and `scan` work on it."""
+"""Networks. Every field of a module is an array or is declared static, so that plain `jax.jit`, `vmap`, `grad` and
+`scan` work on it."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from lsac.nn.distributions import tanh_normal_sample
+from lsac.options import OneOf
 from lsac.types import Array, Key
 
 Module = TypeVar("Module")
 
+WIDE_LOG_STD = (-20.0, 2.0)
+"""Bounds of the log std of an action before tanh, as in published SAC code."""
+NARROW_LOG_STD = (-20.0, 0.5)
+"""The same in the published code of DSAC-T and LSAC."""
+
 
 def mish(x: Array) -> Array:
     """x tanh(log(1 + eˣ)), with one exponential: tanh(log(1 + e)) = (e² + 2e)/(e² + 2e + 2)."""
-    e = jnp.exp(jnp.minimum(x, 20.0))  # beyond, the ratio is 1
+    e = jnp.exp(jnp.minimum(x, 20.0))  # for larger x the ratio is 1
     rise = e * (e + 2.0)
     return x * (rise / (rise + 2.0))
 
@@ -28,11 +34,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "mish": mish,
 }
 
+Activation: TypeAlias = Annotated[str, OneOf(tuple(ACTIVATIONS))]
+"""The type of an option that names an activation."""
+
 
 class Linear(eqx.Module):
-    """y = W x + b, weights and bias drawn from U(−1/√in, 1/√in).
+    """y = W x + b, with weights and bias initialised from U(−1/√in, 1/√in).
 
-    W is stored [out, in]: so its gradient comes out of the product over a batch, and is not transposed afterwards.
+    W is stored as [out, in], so that the product that computes its gradient over a batch needs no transpose.
     """
 
     weight: Array
@@ -90,7 +99,7 @@ class GaussianCritic(eqx.Module):
 
 
 class GaussianActor(eqx.Module):
-    """State → mean and log std of the Gaussian that tanh squashes into an action."""
+    """State → mean and log std of a Gaussian, whose samples tanh maps to actions."""
 
     mlp: MLP
     log_std_min: float = eqx.field(static=True)
@@ -123,6 +132,11 @@ def q_values(critics: Callable, obs: Array, action: Array) -> Array:
     return jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
 
 
+def min_q(critics: Callable, obs: Array, action: Array) -> Array:
+    """[B] min_k Q_k(s, a)."""
+    return jnp.min(q_values(critics, obs, action), axis=0)
+
+
 def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, Array]:
     """One action per observation of a batch, [B, A], and the log densities, [B]."""
     mean, log_std = jax.vmap(actor)(obs)
@@ -130,7 +144,7 @@ def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, A
 
 
 def redrawn(mlp: MLP, draw: Callable[..., Array], key: Key, last_scale: float = 1.0) -> MLP:
-    """The network with zero biases and weights drawn by one of `jax.nn.initializers`; the last layer's are scaled."""
+    """Reinitialises a network: zero biases, and weights from one of `jax.nn.initializers`, scaled in the last layer."""
     keys = jax.random.split(key, len(mlp.layers))
     scales = [1.0] * (len(mlp.layers) - 1) + [last_scale]
     layers = tuple(
@@ -145,7 +159,7 @@ def redrawn(mlp: MLP, draw: Callable[..., Array], key: Key, last_scale: float = 
 
 
 def select(now: Array, new: Module, old: Module) -> Module:
-    """`new` where `now` holds, else `old`: an update that is due at some steps only."""
+    """`new` if `now` is true, else `old`: for updates that are applied only at some steps."""
     return jax.tree.map(lambda a, b: a if a is b else jnp.where(now, a, b), new, old)
 
 

@@ -1,1 +1,1 @@
-"""The transitions that agents learn from, on the device."""
+"""The replay buffer on the device, and rollouts for on-policy agents."""

@@ -1,84 +1,234 @@
-"""The replay: a ring of transitions on the device, one per seed.
+"""The replay buffer: a ring of transitions on the device, one per seed.
 
-A transition is one float32 row, `obs | action | reward | discount | next_obs`, so that a batch is one gather,
-a chunk from the simulators one transfer, and a checkpoint one array.
+A transition has named columns, each with its own shape and dtype. All float32 vectors and scalars are packed into one
+array, so that sampling a batch is one gather and copying a chunk to the device one transfer. Every other column
+(currently the flag `first`) has its own array. Agents read with `sample`, `indices` and `take`, `sequences` and
+`everything`; no other module uses the arrays of a `Replay`.
 """
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from lsac.nn.normalisation import Moments, normalised
 from lsac.types import Array, EnvSpec, Key, Transition
+
+Stored: TypeAlias = dict[str, Any]
+"""Transitions as they are sent and stored: NumPy or JAX arrays by name, with the same leading axes."""
+PACKED = "vectors"
+"""The array that holds all float32 vectors and scalars, [..., width]."""
+FIRST = "first"
+"""Name of the flag of transitions whose `obs` is the first of an episode."""
+OBS_CLIP = 10.0
+"""Normalised observations are clipped to ± this."""
+
+
+class Column(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def packed(self) -> bool:
+        return self.dtype == "float32" and len(self.shape) <= 1
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
 
 
 class Layout(NamedTuple):
-    """Where each field of a transition stands in a row."""
+    """The columns of a transition, in order."""
 
-    obs_dim: int
-    action_dim: int
+    columns: tuple[tuple[str, Column], ...]
 
     @property
     def width(self) -> int:
-        return 2 * self.obs_dim + self.action_dim + 2
+        return sum(column.size for _, column in self.columns if column.packed)
 
     def fields(self) -> dict[str, slice]:
-        sizes = (self.obs_dim, self.action_dim, 1, 1, self.obs_dim)
-        stops = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-        return {
-            name: slice(stop - size, stop) for name, size, stop in zip(Transition._fields, sizes, stops, strict=True)
+        """The slice of each packed column in `vectors`."""
+        slices, stop = {}, 0
+        for name, column in self.columns:
+            if column.packed:
+                start, stop = stop, stop + column.size
+                slices[name] = slice(start, stop)
+        return slices
+
+    def arrays(self) -> dict[str, Column]:
+        """Shape and dtype of one transition in each stored array."""
+        apart = {name: column for name, column in self.columns if not column.packed}
+        return {PACKED: Column((self.width,))} | apart
+
+    def empty(self, *leading: int) -> Stored:
+        """NumPy arrays of zeros for transitions with these leading axes."""
+        return {name: np.zeros((*leading, *c.shape), c.dtype) for name, c in self.arrays().items()}
+
+    def views(self, stored: Stored) -> dict[str, Any]:
+        """All columns of stored transitions; those of NumPy arrays are writable views."""
+        columns, slices = dict(self.columns), self.fields()
+        return {name: x for name, x in stored.items() if name != PACKED} | {
+            name: stored[PACKED][..., where] if columns[name].shape else stored[PACKED][..., where.start]
+            for name, where in slices.items()
         }
 
-    def unpack(self, rows: Array) -> Transition:
-        """[…, width] → fields; reward and discount lose their last axis."""
-        parts = {name: rows[..., where] for name, where in self.fields().items()}
-        return Transition(**parts)._replace(reward=parts["reward"][..., 0], discount=parts["discount"][..., 0])
+    def transitions(self, stored: Stored) -> Transition:
+        views = self.views(stored)
+        return Transition(**{name: views[name] for name in Transition._fields})
+
+    def unpack(self, vectors: Array) -> Transition:
+        """[..., width] → fields."""
+        return self.transitions({PACKED: vectors})
 
     def pack(self, transition: Transition) -> Array:
         reward, discount = transition.reward[..., None], transition.discount[..., None]
         return jnp.concatenate([transition.obs, transition.action, reward, discount, transition.next_obs], axis=-1)
 
 
-class Replay(eqx.Module):
-    """`rows[:size]` are filled; `head` is where the next row goes.
+def layout_of(spec: EnvSpec) -> Layout:
+    obs, scalar = Column(spec.obs_shape, spec.obs_dtype), Column(())
+    return Layout(
+        (
+            ("obs", obs),
+            ("action", Column((spec.action_dim,))),
+            ("reward", scalar),
+            ("discount", scalar),
+            ("next_obs", obs),
+            (FIRST, Column((), "bool")),
+        )
+    )
 
-    Rows come from `stride` simulators in turn: what follows row i in its own simulator is row i + stride.
+
+class Replay(eqx.Module):
+    """A ring of transitions from `stride` simulators in turn: slots i and i + stride hold successive steps of one.
+
+    The first `size` slots are filled; `head` is the slot of the next transition.
     """
 
-    rows: Array
+    _stored: Stored
     size: Array
     head: Array
     layout: Layout = eqx.field(static=True)
     stride: int = eqx.field(static=True, default=1)
+    moments: Moments | None = None
+    """if set, observations are normalised with these moments whenever transitions are read"""
+
+    @property
+    def capacity(self) -> int:
+        return int(self._stored[PACKED].shape[-2])
 
 
-def make(spec: EnvSpec, capacity: int, stride: int = 1) -> Replay:
-    layout = Layout(spec.obs_dim, spec.action_dim)
-    zero = jnp.zeros((), jnp.int32)
-    return Replay(jnp.zeros((capacity, layout.width), jnp.float32), zero, zero, layout, stride)
+def make(layout: Layout, capacity: int, stride: int = 1, seeds: int | None = None) -> Replay:
+    """An empty replay; with `seeds`, a stack of replays that share size and head."""
+    leading = (capacity,) if seeds is None else (seeds, capacity)
+    stored = {name: jnp.zeros((*leading, *c.shape), c.dtype) for name, c in layout.arrays().items()}
+    return Replay(stored, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), layout, stride)
 
 
-def nbytes(spec: EnvSpec, capacity: int, seeds: int) -> int:
-    return Layout(spec.obs_dim, spec.action_dim).width * 4 * capacity * seeds
+def holding(layout: Layout, stored: Stored, total: int, stride: int = 1) -> Replay:
+    """A replay whose arrays are `stored`, after `total` transitions were added."""
+    capacity = stored[PACKED].shape[-2]
+    size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
+    return Replay(jax.tree.map(jnp.asarray, stored), size, head, layout, stride)
 
 
-def add(replay: Replay, rows: Array) -> Replay:
-    """Writes [T, width] rows at the head. T divides the capacity and is always the same: a write never wraps."""
-    capacity, count = replay.rows.shape[0], rows.shape[0]
+def placed(layout: Layout, newest: Stored, total: int, capacity: int) -> Stored:
+    """The arrays [S, capacity, …] of seeds after `total` transitions, of which the `newest` [S, n, …] are given."""
+    seeds, given = newest[PACKED].shape[:2]
+    count = min(given, capacity)
+    ring = layout.empty(seeds, capacity)
+    if count:
+        for name, values in newest.items():
+            ring[name][:, np.arange(total - count, total) % capacity] = values[:, -count:]
+    return ring
+
+
+def stored_of_seeds(replay: Replay) -> Stored:
+    """The arrays of a replay, copied to the host, for tests and diagnostics."""
+    return jax.tree.map(np.asarray, replay._stored)
+
+
+def seed_axes(layout: Layout, stride: int) -> Any:
+    """`vmap` axes of a stack of replays: all seeds share one head, so that a write is a slice and not a scatter."""
+    axes: dict[str, Any] = {"_stored": 0, "size": None, "head": None}
+    return Replay(**axes, layout=layout, stride=stride)
+
+
+def nbytes(layout: Layout, capacity: int) -> int:
+    return sum(column.size * np.dtype(column.dtype).itemsize for column in layout.arrays().values()) * capacity
+
+
+def add(replay: Replay, chunk: Stored) -> Replay:
+    """Writes T transitions at the head. T is constant and divides the capacity, so a write never wraps around."""
+    capacity, count = replay.capacity, chunk[PACKED].shape[0]
     if capacity % count:
-        raise ValueError(f"a chunk of {count} rows does not divide a capacity of {capacity}")
-    start = (replay.head, jnp.zeros((), jnp.int32))
-    return Replay(
-        jax.lax.dynamic_update_slice(replay.rows, rows, start),
-        jnp.minimum(replay.size + count, capacity),
-        (replay.head + count) % capacity,
-        replay.layout,
-        replay.stride,
+        raise ValueError(f"a chunk of {count} transitions does not divide a capacity of {capacity}")
+    write = jax.lax.dynamic_update_slice_in_dim
+    return dataclasses.replace(
+        replay,
+        _stored={name: write(old, chunk[name], replay.head, axis=0) for name, old in replay._stored.items()},
+        size=jnp.minimum(replay.size + count, capacity),
+        head=(replay.head + count) % capacity,
     )
+
+
+def indices(replay: Replay, key: Key, shape: tuple[int, ...]) -> Array:
+    """Slots drawn uniformly, with replacement, from the filled part."""
+    return jax.random.randint(key, shape, 0, replay.size)
+
+
+def take(replay: Replay, index: Array) -> Transition:
+    """The transitions in these slots."""
+    stored = {name: values[index] for name, values in replay._stored.items()}
+    return seen(replay, replay.layout.transitions(stored))
 
 
 def sample(replay: Replay, key: Key, batch: int) -> Transition:
     """A batch drawn uniformly, with replacement, from the filled part."""
-    index = jax.random.randint(key, (batch,), 0, replay.size)
-    return replay.layout.unpack(replay.rows[index])
+    return take(replay, indices(replay, key, (batch,)))
+
+
+def everything(replay: Replay) -> tuple[Transition, Array]:
+    """The transitions in all slots, filled or not, and the flag `first` of each."""
+    return seen(replay, replay.layout.transitions(replay._stored)), replay._stored[FIRST]
+
+
+def filled(replay: Replay) -> Array:
+    """[N] whether a slot holds a transition."""
+    return jnp.arange(replay.capacity) < replay.size
+
+
+class Sequences(NamedTuple):
+    steps: Transition
+    """[B, T, …] successive steps of one simulator each"""
+    first: Array
+    """[B, T] whether a step is the first of an episode"""
+
+
+def sequences(replay: Replay, key: Key, batch: int, length: int) -> Sequences:
+    """Windows of `length` successive steps, drawn uniformly; needs at least stride · length transitions.
+
+    A window never joins the newest transitions to the oldest. It may span several episodes, whose starts `first` marks.
+    """
+    span = replay.stride * (length - 1)
+    start = jax.random.randint(key, (batch,), 0, jnp.maximum(replay.size - span, 1))
+    age = start[:, None] + replay.stride * jnp.arange(length)[None]  # 0 is the oldest transition
+    index = (replay.head - replay.size + age) % replay.capacity
+    return Sequences(take(replay, index), replay._stored[FIRST][index])
+
+
+def raw(replay: Replay) -> Replay:
+    """The same replay without normalisation of observations."""
+    return dataclasses.replace(replay, moments=None)
+
+
+def seen(replay: Replay, transition: Transition) -> Transition:
+    """A transition with its observations normalised, if the replay has moments."""
+    moments = replay.moments
+    if moments is None:
+        return transition
+    obs, next_obs = (normalised(moments, x, OBS_CLIP) for x in (transition.obs, transition.next_obs))
+    return transition._replace(obs=obs, next_obs=next_obs)
