@@ -9,21 +9,21 @@ import numpy as np
 import optax
 import pytest
 import small
+from replays import replay_of, rows_in, spec_of, stored_of
 
 from lsac import streams
 from lsac.agents import AGENTS
 from lsac.collect import snapshot
 from lsac.errors import CheckpointError
-from lsac.presets import PRESETS
+from lsac.presets import presets
 from lsac.replay import ring as rb
 from lsac.runs import datafile
 from lsac.runs.experiment import check, from_json, to_json
-from lsac.train.learner import Learner
-from lsac.types import EnvSpec
+from lsac.train.learner import Learner, Sizes
 
-SPEC = EnvSpec(obs_dim=3, action_dim=2)
-LAYOUT = rb.Layout(*SPEC)
 GAMMA = 0.9
+SPEC = spec_of(3, 2, GAMMA)
+LAYOUT = rb.layout_of(SPEC)
 CAPACITY, CHUNK, UPDATES, SIMULATORS = 64, 16, 3, 4
 SEEDS = [11, 12]
 
@@ -38,12 +38,17 @@ def transitions(seed, count=CHUNK, discount=GAMMA):
     return rows
 
 
+def begins(rows):
+    """[..., N] whether these rows are the first of an episode: those that follow a terminal row of their simulator."""
+    ended = np.asarray(LAYOUT.unpack(rows).discount) == 0.0
+    return np.concatenate([np.ones_like(ended[..., :SIMULATORS]), ended[..., :-SIMULATORS]], axis=-1)
+
+
 def ring(rows, on_policy=False):
     """A replay that holds these rows, and NaN where nothing has been written; on-policy agents see full ones only."""
     everything = np.full((len(rows) if on_policy else CAPACITY, LAYOUT.width), np.nan, np.float32)
     everything[: len(rows)] = rows
-    count = jnp.int32(len(rows))
-    return rb.Replay(jnp.asarray(everything), count, count % len(everything), LAYOUT, SIMULATORS)
+    return replay_of(LAYOUT, everything, len(rows), SIMULATORS, begins(everything))
 
 
 def numpy_leaves(tree):
@@ -68,7 +73,7 @@ def case(request):
     state = init(jax.random.key(0))
     for i in range(UPDATES):
         state, _ = update(state, replay, jax.random.key(i))
-    act = jax.jit(jax.vmap(agent.act, in_axes=(None, 0, 0, None)), static_argnums=3)
+    act = jax.jit(jax.vmap(agent.act, in_axes=(None, None, 0, 0, None), out_axes=(0, None)), static_argnums=4)
     return SimpleNamespace(
         **{"name": request.param, "on_policy": on_policy, "agent": agent, "init": init, "update": update, "act": act},
         **{"replay": replay, "state": state},
@@ -101,7 +106,26 @@ def test_update_keeps_structure_shapes_and_types_of_the_state(case):
         assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
 
 
+def test_observing_keeps_structure_shapes_and_types_of_the_state(case):
+    after = jax.eval_shape(case.agent.observe, case.state, LAYOUT.unpack(jnp.asarray(transitions(0))))
+    assert jax.tree.structure(after) == jax.tree.structure(case.state)
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(case.state), strict=True):
+        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+
+
 # the policy
+
+
+def test_policy_only_selects(case):
+    """Of a state whose leaves are their own names, it consists of some of these names, each in its place."""
+    paths, tree = jax.tree.flatten_with_path(case.state)
+    arrays = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    assert len(arrays) == len(paths)
+    names = case.agent.policy(jax.tree.unflatten(tree, list(arrays)))
+    policy = case.agent.policy(case.state)
+    assert 0 < len(jax.tree.leaves(names)) < len(arrays)
+    assert set(jax.tree.leaves(names)) <= arrays.keys()
+    assert same(jax.tree.map(arrays.get, names), policy)
 
 
 def test_policy_is_float32_arrays_and_survives_the_way_to_the_simulators(case, tmp_path):
@@ -121,7 +145,15 @@ def acted(case, explore, seed, scale=1.0):
     """Actions [64, A] of the policy on random observations, each with its own key."""
     obs = scale * np.random.default_rng(0).normal(size=(64, SPEC.obs_dim)).astype(np.float32)
     keys = jax.random.split(jax.random.key(seed), 64)
-    return np.asarray(case.act(case.agent.policy(case.state), obs, keys, explore))
+    return np.asarray(case.act(case.agent.policy(case.state), case.agent.memory(), obs, keys, explore)[0])
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_an_agent_without_memory_hands_on_what_it_is_given(case, explore):
+    assert jax.tree.leaves(case.agent.memory()) == []
+    memory = {"anything": (jnp.arange(3.0), jnp.zeros((), jnp.int32))}
+    _, after = case.agent.act(case.agent.policy(case.state), memory, jnp.ones(3), jax.random.key(0), explore)
+    assert after is memory
 
 
 def test_deterministic_action_ignores_the_key_and_sees_the_observation(case):
@@ -193,11 +225,12 @@ def test_no_random_key_is_used_twice(case):
     def whole(key):
         init_key, update_key, act_key, refresh_key, generate_key = jax.random.split(key, 5)
         state, metrics = case.agent.update(case.agent.init(init_key), case.replay, update_key)
-        action = case.agent.act(case.agent.policy(state), jnp.zeros(SPEC.obs_dim), act_key, True)
+        policy, memory = case.agent.policy(state), case.agent.memory()
+        action, _ = case.agent.act(policy, memory, jnp.zeros(SPEC.obs_dim), act_key, True)
         if case.agent.refresh is None:
             return metrics, action
-        state, *shown = case.agent.refresh(state, case.replay, refresh_key)
-        return metrics, action, shown, case.agent.generate(state, generate_key)
+        state, *shown = case.agent.refresh.fit(state, case.replay, refresh_key)
+        return metrics, action, shown, case.agent.refresh.generate(state, generate_key)
 
     def reusing(key):
         return jax.random.normal(key) + jax.random.uniform(key)
@@ -214,11 +247,19 @@ def test_no_random_key_is_used_twice(case):
 @pytest.fixture(scope="module")
 def trained(case):
     """A learner of two seeds after one chunk that was only stored and three that were learned from."""
-    learner = Learner(case.agent, SPEC, SEEDS, case.capacity, CHUNK, case.updates, SIMULATORS)
-    chunks = [np.stack([transitions(100 * c + seed) for seed in SEEDS]) for c in range(4)]
+    traced = []
+
+    def update(*args):
+        traced.append(args)
+        return case.agent.update(*args)
+
+    sizes = Sizes(case.capacity, CHUNK, case.updates, SIMULATORS)
+    learner = Learner(case.agent._replace(update=update), SPEC, SEEDS, sizes)
+    rows = [np.stack([transitions(100 * c + seed) for seed in SEEDS]) for c in range(4)]
+    chunks = [stored_of(mine, begins(mine)) for mine in rows]
     learner.store(chunks[0])
     metrics = [jax.device_get(learner.learn(chunk)) for chunk in chunks[1:]]
-    return SimpleNamespace(learner=learner, chunks=chunks, metrics=metrics)
+    return SimpleNamespace(learner=learner, rows=rows, chunks=chunks, metrics=metrics, traces=len(traced))
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +268,10 @@ def alone(case, trained):
     states, metrics = [], []
     for row, seed in enumerate(SEEDS):
         state, means, count = case.init(streams.root(seed, streams.INIT)), [], 0
-        replay = rb.add(rb.make(SPEC, case.capacity, SIMULATORS), trained.chunks[0][row])
-        for chunk in trained.chunks[1:]:
-            replay, lines = rb.add(replay, chunk[row]), []
+        chunks = [{name: x[row] for name, x in chunk.items()} for chunk in trained.chunks]
+        replay = rb.add(rb.make(rb.layout_of(SPEC), case.capacity, SIMULATORS), chunks[0])
+        for chunk in chunks[1:]:
+            replay, lines = rb.add(replay, chunk), []
             for _ in range(case.updates):
                 key = jax.random.fold_in(streams.root(seed, streams.LEARN), count)
                 state, line = case.update(state, replay, key)
@@ -258,13 +300,15 @@ def test_metrics_of_a_chunk_are_the_means_over_its_updates_for_every_seed(traine
 
 
 def test_learner_traces_once_and_counts_its_updates(case, trained):
-    assert trained.learner.traces == 1
+    assert trained.traces == 1
     assert trained.learner.updates == 3 * case.updates
 
 
 def test_learning_leaves_the_replay_as_it_was_given(case, trained):
-    newest = np.concatenate(trained.chunks, axis=1)[:, -case.capacity :]
-    np.testing.assert_array_equal(trained.learner.replay.rows, newest)
+    newest = np.concatenate(trained.rows, axis=1)[:, -case.capacity :]
+    flags = np.concatenate([chunk[rb.FIRST] for chunk in trained.chunks], axis=1)[:, -case.capacity :]
+    np.testing.assert_array_equal(rows_in(trained.learner.replay), newest)
+    np.testing.assert_array_equal(rb.stored_of_seeds(trained.learner.replay)[rb.FIRST], flags)
     assert int(trained.learner.replay.size) == case.capacity
 
 
@@ -277,8 +321,10 @@ def test_learner_hands_out_the_policies_of_its_newest_state(case, trained):
 # the refresh
 
 
-def test_refresh_comes_with_its_interval(case):
-    assert (case.agent.refresh is None) == (case.agent.refresh_every == 0)
+def test_refresh_comes_with_its_interval(case, trained):
+    every = trained.learner.refresher.every
+    assert (case.agent.refresh is None) == (every == 0)
+    assert every == (case.agent.refresh.every if case.agent.refresh else 0)
 
 
 def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(case, trained):
@@ -288,15 +334,16 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
     before = jax.tree.map(np.array, learner.state)
     after = []
     for _ in range(2):
-        state, metrics, sample = learner.refreshed(CAPACITY)
-        assert same(learner.kept(), case.agent.compact(before)), "what a stop in the middle would save"
+        learner.state = learner.kept()
+        state, metrics, sample = learner.refresher.run(learner.state, learner.replay, CAPACITY)
+        assert same(learner.kept(), case.agent.refresh.compact(before)), "what a stop in the middle would save"
         after.append(jax.tree.map(np.array, state))
         learner.set_state(before)
     for name, values in metrics.items():
         assert values.shape == (len(SEEDS),), name
         assert np.isfinite(values).all(), name
     assert sample.real.shape == sample.generated.shape
-    kept = {row.tobytes() for row in np.asarray(learner.replay.rows[0])}
+    kept = {row.tobytes() for row in rows_in(learner.replay)[0]}
     assert all(row.tobytes() in kept for row in sample.real[0])
     assert same(*after)
     assert not same(after[0], before)
@@ -304,9 +351,11 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
     learner.set_state(after[0])
     kept = jax.tree.map(np.array, learner.kept())
     assert jax.tree.structure(kept) == jax.tree.structure(learner.like())
-    resumed = Learner(case.agent, SPEC, SEEDS, CAPACITY, CHUNK, UPDATES)
-    resumed.restore(kept, np.asarray(learner.replay.rows), CAPACITY, learner.updates, generated_at=CAPACITY)
+    resumed = Learner(case.agent, SPEC, SEEDS, Sizes(CAPACITY, CHUNK, UPDATES))
+    newest = rb.stored_of_seeds(learner.replay)
+    resumed.restore(kept, newest, CAPACITY, learner.updates, generated_at=CAPACITY)
     assert same(resumed.state, after[0]), "what a checkpoint leaves out is made again, to the bit"
+    assert resumed.refresher.generated_at == CAPACITY
     seeds = [jax.tree.map(lambda leaf, row=row: jnp.asarray(leaf[row]), after[0]) for row in range(len(SEEDS))]
     assert not same(*seeds)
     state, line = case.update(seeds[0], case.replay, jax.random.key(0))
@@ -328,7 +377,7 @@ def test_checkpoint_restores_every_bit_and_the_future(case, trained, tmp_path):
 
 
 def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
-    larger = AGENTS[case.name].make(small.config(case.name), EnvSpec(SPEC.obs_dim + 1, SPEC.action_dim))
+    larger = AGENTS[case.name].make(small.config(case.name), spec_of(SPEC.obs_dim + 1, SPEC.action_dim))
     like = jax.eval_shape(larger.init, jax.random.key(0))
     with pytest.raises(CheckpointError, match="is expected"):
         datafile.unnamed(datafile.named(case.state), like, tmp_path)
@@ -370,19 +419,20 @@ def test_alpha_moves_unless_its_step_size_is_0(algorithm, step):
 
 @pytest.mark.parametrize("algorithm", AGENTS)
 def test_algorithm_has_a_default_preset(algorithm):
-    assert {"default", "paper", "quickstart"} <= set(PRESETS[algorithm])
-    assert ("official" in PRESETS[algorithm]) != ("released" in PRESETS[algorithm]), "the authors' own settings"
+    assert {"default", "paper", "quickstart"} <= set(presets(algorithm))
+    assert ("official" in presets(algorithm)) != ("released" in presets(algorithm)), "the authors' own settings"
 
 
-@pytest.mark.parametrize(("algorithm", "name"), [(a, name) for a in AGENTS for name in PRESETS.get(a, {})])
+@pytest.mark.parametrize(("algorithm", "name"), [(a, name) for a in AGENTS for name in presets(a)])
 def test_preset_is_valid_survives_its_file_and_makes_a_working_agent(algorithm, name):
-    experiment = PRESETS[algorithm][name]("Pendulum-v1")
+    experiment = presets(algorithm)[name]("Pendulum-v1")
     check(experiment)
     assert isinstance(experiment.agent, AGENTS[algorithm].Config)
-    assert from_json(json.loads(json.dumps(to_json(algorithm, experiment))), "config.json") == (algorithm, experiment)
+    read = from_json(json.loads(json.dumps(to_json(experiment))), "config.json")
+    assert (read, read.algorithm) == (experiment, algorithm)
     agent = AGENTS[algorithm].make(experiment.agent, SPEC)
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    replay = rb.make(SPEC, experiment.chunk if experiment.on_policy else CAPACITY, experiment.num_envs)
+    replay = rb.make(rb.layout_of(SPEC), experiment.chunk if experiment.on_policy else CAPACITY, experiment.num_envs)
     after, metrics = jax.eval_shape(agent.update, state, replay, jax.random.key(0))
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert all(value.shape == () for value in metrics.values())

@@ -8,29 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from linear import coefficients, critics_of, f32
+from replays import replay_of, rows_in, spec_of, with_rows
 
 from lsac.agents import dipo
 from lsac.nn.diffusion import cosine_betas, ddpm
-from lsac.nn.networks import Critic, ensemble
+from lsac.nn.optimisers import adam
 from lsac.replay import ring as rb
-from lsac.types import EnvSpec
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
+SPEC = spec_of(1, 1)
 KEY = jax.random.key(0)
 ROWS, PAIRS, BATCH, STEPS, LR, TAU = 16, 12, 8, 4, 0.01, 0.25
 VISITED = np.linspace(-0.5, 0.5, ROWS, dtype=np.float32)[:, None]
-
-
-def f32(*values):
-    return jnp.asarray(np.array(values, np.float32))
-
-
-def critics_of(*coefficients):
-    """Stacked linear critics, each given as (w_s, w_a, …, b)."""
-    size = len(coefficients[0]) - 2
-    shape = jax.eval_shape(lambda: ensemble(lambda k: Critic(1, size, (), "relu", k), len(coefficients), KEY))
-    layer = f32(*([row[:-1]] for row in coefficients)), f32(*([row[-1]] for row in coefficients))
-    return eqx.tree_at(lambda c: (c.mlp.layers[0].weight, c.mlp.layers[0].bias), shape, layer)
 
 
 def actor_of(constant=0.0, slope=0.0):
@@ -58,34 +47,29 @@ update, update_forgetful = jax.jit(AGENT.update), jax.jit(FORGETFUL.update)
 
 def state_of(critics, actor=None, target_actor=None, targets=None, pairs=None):
     actor = actor_of() if actor is None else actor
-    adam = dipo.limited(LR, 1.0)
+    optimiser = adam(LR, max_norm=1.0)
     return dipo.State(
         actor=actor,
         target_actor=actor if target_actor is None else target_actor,
         critics=critics,
         targets=critics if targets is None else targets,
-        actor_opt=adam.init(actor),
-        critic_opt=adam.init(critics),
+        actor_opt=optimiser.init(actor),
+        critic_opt=optimiser.init(critics),
         updates=jnp.zeros((), jnp.int32),
         pairs=jnp.zeros((PAIRS, 2)) if pairs is None else pairs,
     )
 
 
-def replay_of(reward=0.0, discount=0.0):
+def visits(reward=0.0, discount=0.0):
     """A full replay in which every transition has this reward and discount, and every action is another."""
     obs, action = np.ones(ROWS), VISITED[:, 0]
     rows = np.stack([obs, action, np.full(ROWS, reward), np.full(ROWS, discount), obs], axis=1)
-    return rb.add(rb.make(SPEC, ROWS), jnp.asarray(rows, jnp.float32))
+    return replay_of(rb.layout_of(SPEC), rows)
 
 
 def rows_of(key):
     """The rows of the replay whose actions an update with this key improves."""
     return np.unique(jax.random.randint(jax.random.split(key, 4)[2], (BATCH,), 0, ROWS))
-
-
-def coefficients(critics):
-    layer = critics.mlp.layers[0]
-    return np.concatenate([layer.weight[:, 0], layer.bias], axis=1)
 
 
 # the policy
@@ -131,19 +115,19 @@ def test_exploring_action_follows_the_posterior_of_every_step():
         clean = np.clip(x / np.sqrt(bar[t]), -1, 1)
         mean = (np.sqrt(earlier) * beta[t] * clean + np.sqrt(alpha[t]) * (1 - earlier) * x) / (1 - bar[t])
         x = mean + np.sqrt(beta[t] * (1 - earlier) / (1 - bar[t])) * z[t]
-    action = AGENT.act(actor, f32(0.0), KEY, True)
+    action = AGENT.act(actor, (), f32(0.0), KEY, True)[0]
     np.testing.assert_allclose(action, np.clip(x, -1, 1), atol=1e-5)
     assert abs(action[0]) < 0.999, "an action that was clipped would show little"
 
 
 def test_deterministic_path_starts_at_zero():
-    np.testing.assert_array_equal(AGENT.act(actor_of(), f32(0.7), KEY, False), [0.0])
+    np.testing.assert_array_equal(AGENT.act(actor_of(), (), f32(0.7), KEY, False)[0], [0.0])
 
 
 @pytest.mark.parametrize("explore", [True, False])
 def test_actions_lie_in_the_box_whatever_the_network_says(explore):
-    np.testing.assert_allclose(AGENT.act(actor_of(1e6), f32(1.0), KEY, explore), [-1.0], atol=1e-5)
-    assert AGENT.act(actor_of(-1e6), f32(1.0), KEY, explore) <= 1.0
+    np.testing.assert_allclose(AGENT.act(actor_of(1e6), (), f32(1.0), KEY, explore)[0], [-1.0], atol=1e-5)
+    assert AGENT.act(actor_of(-1e6), (), f32(1.0), KEY, explore)[0] <= 1.0
 
 
 def test_actor_loss_is_the_error_in_the_noise():
@@ -188,9 +172,17 @@ def test_gradient_is_of_the_sum_over_the_batch_and_left_alone_below_the_limit():
 
 def test_limit_of_a_gradient_by_hand():
     for norm, expected in ((5e-5, [3 / 4, 4 / 5]), (0.0, [1.0, 1.0])):
-        adam = dipo.limited(0.1, norm)
-        step, _ = adam.update(f32(3, 4), adam.init(f32(0, 0)))
+        optimiser = adam(0.1, max_norm=norm, eps=1e-5)
+        step, _ = optimiser.update(f32(3, 4), optimiser.init(f32(0, 0)))
         np.testing.assert_allclose(step, -0.1 * np.array(expected), rtol=1e-4)
+
+
+def test_networks_learn_with_an_epsilon_of_adam_that_small_gradients_feel():
+    # an error of 5e-6 is a gradient of 1e-5, as large as ε: half a step
+    before = state_of(critics_of((0, 0, 5e-6), (0, 0, 5e-6)))
+    after, _ = update(before, visits(), KEY)
+    moved = coefficients(after.critics)[:, 2] - coefficients(before.critics)[:, 2]
+    np.testing.assert_allclose(moved, [-LR / 2] * 2, rtol=1e-3)
 
 
 # pairs of visited and improved actions
@@ -213,7 +205,7 @@ RAMP = ((0, 1, 0), (0, 1, 0))
 
 
 def test_update_keeps_improved_actions_at_the_sampled_rows_and_nowhere_else():
-    after, metrics = update(state_of(critics_of(*RAMP)), replay_of(), KEY)
+    after, metrics = update(state_of(critics_of(*RAMP)), visits(), KEY)
     sampled = rows_of(KEY)
     where = sampled[sampled < PAIRS]
     assert 0 < where.size < sampled.size, "rows beyond the last pair, which are not kept, must be among them"
@@ -227,7 +219,7 @@ def test_improvement_goes_on_from_where_it_stopped_but_anew_where_the_row_was_ov
     where = rows_of(KEY)
     where, overwritten = where[where < PAIRS], where[0]
     pairs = jnp.concatenate([VISITED, VISITED + 0.2], axis=1)[:PAIRS]
-    after, _ = update(state_of(critics_of(*RAMP), pairs=pairs.at[overwritten, 0].add(0.5)), replay_of(), KEY)
+    after, _ = update(state_of(critics_of(*RAMP), pairs=pairs.at[overwritten, 0].add(0.5)), visits(), KEY)
     expected = VISITED[:, 0] + 0.29
     expected[overwritten] -= 0.2
     np.testing.assert_allclose(after.pairs[where, 1], expected[where], atol=1e-4)
@@ -236,8 +228,8 @@ def test_improvement_goes_on_from_where_it_stopped_but_anew_where_the_row_was_ov
 
 def test_without_write_back_every_improvement_is_forgotten_but_learned_from():
     before = state_of(critics_of(*RAMP))
-    after, metrics = update_forgetful(before, replay_of(), KEY)
-    same, _ = update(before, replay_of(), KEY)
+    after, metrics = update_forgetful(before, visits(), KEY)
+    same, _ = update(before, visits(), KEY)
     np.testing.assert_array_equal(after.pairs, 0.0)
     assert metrics["improvement"] > 0.05
     np.testing.assert_allclose(after.actor.mlp.layers[-1].bias, same.actor.mlp.layers[-1].bias, rtol=1e-6)
@@ -248,8 +240,10 @@ def test_without_write_back_every_improvement_is_forgotten_but_learned_from():
 
 def test_actor_learns_the_improved_actions_and_not_the_visited_ones():
     # flat critics move nothing: what has been improved to 0.8 before is learned like a visit of 0.8
-    flat, replay = critics_of((0, 0, 0), (0, 0, 0)), replay_of()
-    elsewhere = eqx.tree_at(lambda r: r.rows, replay, replay.rows.at[:PAIRS, 1].set(0.8))
+    flat, replay = critics_of((0, 0, 0), (0, 0, 0)), visits()
+    rows = rows_in(replay).copy()
+    rows[:PAIRS, 1] = 0.8
+    elsewhere = with_rows(replay, rows)
     pairs = jnp.concatenate([VISITED, jnp.full_like(VISITED, 0.8)], axis=1)[:PAIRS]
     cases = ((pairs, replay), (None, elsewhere), (None, replay))
     kept, visited, never = (update(state_of(flat, actor_of(0.0, 0.5), pairs=p), r, KEY)[1] for p, r in cases)
@@ -259,25 +253,25 @@ def test_actor_learns_the_improved_actions_and_not_the_visited_ones():
 
 def test_critics_without_error_stay_although_actions_climb_them_and_the_actor_learns():
     before = state_of(critics_of(*RAMP))
-    after, metrics = update(before, replay_of(reward=VISITED[:, 0]), KEY)
+    after, metrics = update(before, visits(reward=VISITED[:, 0]), KEY)
     np.testing.assert_array_equal(coefficients(after.critics), coefficients(before.critics))
     assert metrics["critic_loss"] == 0.0
     assert metrics["improvement"] > 0.05
     assert np.any(after.actor.mlp.layers[-1].bias != before.actor.mlp.layers[-1].bias)
 
 
-def test_target_is_the_slow_critics_smaller_value_of_the_slow_actors_action():
-    # the slow actor says 1 and the other −1; the slow critics say 6 a and 3 a: y = 1 + 0.5 · 3 = 2.5 = Q
+def test_target_is_the_target_critics_smaller_value_of_the_target_actors_action():
+    # the target actor says 1 and the other −1; the target critics say 6 a and 3 a: y = 1 + 0.5 · 3 = 2.5 = Q
     slow = critics_of((0, 6, 0), (0, 3, 0))
     before = state_of(critics_of((0, 0, 2.5), (0, 0, 2.5)), actor_of(1e6), actor_of(-1e6), slow)
-    _, metrics = update(before, replay_of(reward=1.0, discount=0.5), KEY)
+    _, metrics = update(before, visits(reward=1.0, discount=0.5), KEY)
     np.testing.assert_allclose(metrics["critic_loss"], 0.0, atol=1e-8)
     np.testing.assert_allclose(metrics["q_mean"], 2.5)
 
 
-def test_slow_copies_take_the_share_tau():
+def test_target_networks_take_the_share_tau():
     before = state_of(critics_of((0, 0, 1), (0, 0, 5)), targets=critics_of((0, 0, -3), (0, 0, 9)))
-    after, _ = update(before, replay_of(reward=3.0), KEY)
+    after, _ = update(before, visits(reward=3.0), KEY)
     expected = 0.75 * coefficients(before.targets) + 0.25 * coefficients(after.critics)
     np.testing.assert_allclose(coefficients(after.targets), expected, rtol=1e-5)
     new, slow = (a.mlp.layers[-1].bias for a in (after.actor, after.target_actor))
@@ -285,11 +279,11 @@ def test_slow_copies_take_the_share_tau():
     assert np.all(new != 0.0)
 
 
-def test_slow_actor_can_wait_while_the_slow_critics_do_not():
+def test_target_actor_can_wait_while_the_target_critics_do_not():
     state = state_of(critics_of((0, 0, 1), (0, 0, 5)))
     moves = []
     for i in range(4):
-        after, _ = update_forgetful(state, replay_of(reward=3.0), jax.random.key(i))
+        after, _ = update_forgetful(state, visits(reward=3.0), jax.random.key(i))
         pairs = [(state.target_actor, after.target_actor), (state.targets, after.targets)]
         moves.append([not eqx.tree_equal(old, new) for old, new in pairs])
         state = after

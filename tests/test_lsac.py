@@ -6,17 +6,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from replays import replay_of, rows_in, spec_of
 from scipy import stats
 
+from lsac.agents import dsact
 from lsac.agents.lsac import agent as lsac
 from lsac.agents.lsac import chains, synthesis
+from lsac.agents.lsac.config import Released
 from lsac.nn.distributions import gaussian_return_loss
 from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
 from lsac.replay import ring as rb
-from lsac.types import EnvSpec
 
-SPEC = EnvSpec(obs_dim=3, action_dim=2)
-LAYOUT = rb.Layout(*SPEC)
+SPEC = spec_of(3, 2, gamma=0.9)
+LAYOUT = rb.layout_of(SPEC)
 GENERATOR = synthesis.Config(width=8, dim_t=8, blocks=1, train_steps=20, batch_size=16, sampler_steps=3)
 
 
@@ -30,12 +32,17 @@ def replay(seed=0, count=32, discount=0.9):
     rows = rng.normal(size=(count, LAYOUT.width)).astype(np.float32)
     rows[:, LAYOUT.fields()["action"]] = rng.uniform(-1, 1, size=(count, SPEC.action_dim))
     rows[:, LAYOUT.fields()["discount"]] = discount
-    return rb.Replay(jnp.asarray(rows), jnp.int32(count), jnp.int32(0), LAYOUT)
+    return replay_of(LAYOUT, rows)
+
+
+def transitions(count=None):
+    """The first transitions of a replay."""
+    return jax.tree.map(lambda x: x[:count], rb.everything(replay())[0])
 
 
 def filled(state, seed=1):
-    rows = replay(seed, state.generated.shape[0]).rows
-    return state._replace(generated=rows, filled=jnp.ones((), bool))
+    rows = rows_in(replay(seed, state.generated.shape[0]))
+    return state._replace(generated=jnp.asarray(rows), filled=jnp.ones((), bool))
 
 
 # The distributional loss
@@ -78,13 +85,13 @@ def test_with_constant_std_the_mean_moves_as_under_squared_error():
 
 def test_targets_use_the_critic_with_the_smaller_mean_and_their_own_entropy():
     keys = jax.random.split(jax.random.key(0), 3)
-    chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, keys[0])
-    actor = GaussianActor(*SPEC, (8,), "gelu", keys[1], (-20.0, 0.5))
-    batch = LAYOUT.unpack(replay().rows[:6])
-    y_q, y_z = chains.targets_of(chain, actor, jnp.float32(0.2), batch, keys[2])
+    chain = ensemble(lambda k: GaussianCritic(3, 2, (8,), "gelu", k), 2, keys[0])
+    actor = GaussianActor(3, 2, (8,), "gelu", keys[1], (-20.0, 0.5))
+    batch = transitions(6)
+    y_q, y_z = dsact.return_targets(chain, actor, jnp.float32(0.2), batch, keys[2])
     action_key, return_key = jax.random.split(keys[2])
     action, log_prob = sample_actions(actor, batch.next_obs, action_key)
-    mean, std = (np.asarray(x) for x in chains.returns(chain, batch.next_obs, action))
+    mean, std = (np.asarray(x) for x in dsact.returns(chain, batch.next_obs, action))
     z = np.clip(np.asarray(jax.random.normal(return_key, (6,))), -3, 3)
     for b in range(6):
         k = int(np.argmin(mean[:, b]))
@@ -99,26 +106,26 @@ def test_targets_use_the_critic_with_the_smaller_mean_and_their_own_entropy():
 
 
 def test_refined_action_is_one_fresh_adam_step_up_the_lower_q():
-    chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, jax.random.key(0))
-    batch = LAYOUT.unpack(replay().rows[:6])._replace(action=jnp.full((6, 2), 0.2))
+    chain = ensemble(lambda k: GaussianCritic(3, 2, (8,), "gelu", k), 2, jax.random.key(0))
+    batch = transitions(6)._replace(action=jnp.full((6, 2), 0.2))
     moved = chains.refined(chain, batch, 3e-4)
-    grads = jax.grad(lambda a: -jnp.sum(chains.lower(chain, batch.obs, a)))(batch.action)
+    grads = jax.grad(lambda a: -jnp.sum(dsact.min_mean(chain, batch.obs, a)))(batch.action)
     with jax.numpy_dtype_promotion("standard"):
         updates, _ = optax.adam(3e-4, b1=0.9, b2=0.99).update(grads, optax.adam(3e-4).init(batch.action))
     np.testing.assert_allclose(moved, batch.action + updates, atol=1e-6)
-    assert jnp.all(chains.lower(chain, batch.obs, moved) > chains.lower(chain, batch.obs, batch.action))
+    assert jnp.all(dsact.min_mean(chain, batch.obs, moved) > dsact.min_mean(chain, batch.obs, batch.action))
 
 
 def test_refined_actions_stay_in_the_box():
-    chain = ensemble(lambda k: GaussianCritic(*SPEC, (8,), "gelu", k), 2, jax.random.key(0))
-    batch = LAYOUT.unpack(replay().rows[:6])._replace(action=jnp.ones((6, 2)))
+    chain = ensemble(lambda k: GaussianCritic(3, 2, (8,), "gelu", k), 2, jax.random.key(0))
+    batch = transitions(6)._replace(action=jnp.ones((6, 2)))
     moved = chains.refined(chain, batch, 0.5)
     assert float(jnp.max(jnp.abs(moved))) <= 1.0
 
 
 @pytest.mark.parametrize("write_back", [True, False])
 def test_refined_actions_are_written_back_at_the_sampled_rows_and_only_there(write_back):
-    options = config(synthetic_capacity=4_000, action_lr=1e-2, released=lsac.Released(no_write_back=not write_back))
+    options = config(synthetic_capacity=4_000, action_lr=1e-2, released=Released(no_write_back=not write_back))
     state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
     batch, moved = lsac.batches(options, state, replay(), jax.random.key(1))
     everything = jnp.arange(options.synthetic_capacity)
@@ -162,7 +169,7 @@ def test_refinement_does_not_reach_the_critics():
 def test_published_q_ascent_raises_q():
     values = []
     for ascent in (True, False):
-        released = lsac.Released(q_ascent=ascent)
+        released = Released(q_ascent=ascent)
         agent = lsac.make(config(released=released, synthetic=False, inverse_temperature=1e16), SPEC)
         update, state = jax.jit(agent.update), agent.init(jax.random.key(0))
         for i in range(20):
@@ -225,8 +232,8 @@ def test_chains_at_high_temperature_spread_more():
         state, update = all_alike(state), jax.jit(agent.update)
         for i in range(10):
             state, _ = update(state, replay(), jax.random.key(i))
-        batch = LAYOUT.unpack(replay().rows)
-        q = jax.vmap(lambda chain, b=batch: chains.lower(chain, b.obs, b.action))(state.chains.critics)
+        batch = transitions()
+        q = jax.vmap(lambda chain, b=batch: dsact.min_mean(chain, b.obs, b.action))(state.chains.critics)
         spread.append(float(jnp.mean(jnp.std(q, axis=0))))
     assert spread[1] > 3 * spread[0]
 
@@ -244,7 +251,7 @@ def test_the_actor_follows_the_chain_it_was_told_to(which, expected):
     seen = set()
     for seed in range(12):
         critics, obs = lsac.followed(options, state.chains.critics, batch, jax.random.key(seed))
-        q = jax.vmap(lambda chain, obs=obs: chains.lower(chain, obs, jnp.zeros((8, 2))))(critics)
+        q = jax.vmap(lambda chain, obs=obs: dsact.min_mean(chain, obs, jnp.zeros((8, 2))))(critics)
         seen.add(round(float(jnp.mean(q)) / 100))
     assert seen == expected
 
@@ -256,12 +263,12 @@ def test_refresh_fits_the_generator_and_refills_the_buffer():
     agent = lsac.make(config(), SPEC)
     state = agent.init(jax.random.key(0))
     used = state._replace(moved=jnp.ones_like(state.moved))
-    fitted, metrics, _ = jax.jit(agent.refresh)(used, replay(), jax.random.key(1))
+    fitted, metrics, _ = jax.jit(agent.refresh.fit)(used, replay(), jax.random.key(1))
     assert fitted.generated is None
-    after, shown = jax.jit(agent.generate)(fitted, jax.random.key(2))
+    after, shown = jax.jit(agent.refresh.generate)(fitted, jax.random.key(2))
     assert bool(after.filled)
     assert not np.asarray(after.moved).any()
-    np.testing.assert_array_equal(shown, after.generated[: lsac.SHOWN])
+    np.testing.assert_array_equal(LAYOUT.pack(shown), after.generated[: lsac.SHOWN])
     assert float(metrics["diffusion_loss"]) > 0
     rows = LAYOUT.unpack(after.generated)
     assert len(np.unique(np.asarray(rows.obs)[:, 0])) == 64
@@ -303,7 +310,7 @@ def test_variants_learn_a_fixed_batch(options):
 
 
 def test_published_std_head_is_not_trained():
-    agent = lsac.make(config(released=lsac.Released(std_without_gradient=True), inverse_temperature=1e30), SPEC)
+    agent = lsac.make(config(released=Released(std_without_gradient=True), inverse_temperature=1e30), SPEC)
     state = agent.init(jax.random.key(0))
     after, _ = jax.jit(agent.update)(state, replay(), jax.random.key(1))
     weight = lambda s: np.asarray(s.chains.critics.mlp.layers[-1].weight)[..., 1, :]  # noqa: E731
@@ -314,7 +321,7 @@ def test_published_std_head_is_not_trained():
 
 
 def test_published_delay_moves_the_actor_at_every_second_update():
-    agent = lsac.make(config(synthetic=False, released=lsac.Released(delay=2)), SPEC)
+    agent = lsac.make(config(synthetic=False, released=Released(delay=2)), SPEC)
     update, states = jax.jit(agent.update), [agent.init(jax.random.key(0))]
     for i in range(2):
         states.append(update(states[-1], replay(), jax.random.key(i))[0])
@@ -329,7 +336,7 @@ def test_values_are_the_mean_over_chains_of_the_lower_critic():
     agent = lsac.make(config(synthetic=False), SPEC)
     state = agent.init(jax.random.key(0))
     obs, action = jnp.ones(3), jnp.zeros(2)
-    values = agent.value(agent.critics(state), obs, action)
+    values = agent.values.value(agent.values.critics(state), obs, action)
     by_hand = [
         min(float(jax.tree.map(lambda x, c=c, k=k: x[c, k], state.chains.critics)(obs, action)[0]) for k in range(2))
         for c in range(3)

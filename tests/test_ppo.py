@@ -11,21 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from linear import f32
+from replays import replay_of, spec_of
 from scipy import stats
 
+from lsac import PPO
 from lsac.agents import on_policy, ppo
 from lsac.agents.on_policy import Actor, ActorCritic, Batch, Policy, Values
-from lsac.model import PPO
+from lsac.nn import fused
 from lsac.nn import normalisation as normalize
 from lsac.nn.networks import MLP
 from lsac.nn.normalisation import Moments
 from lsac.replay import ring as rb
 from lsac.replay import rollouts
-from lsac.runs.experiment import Experiment
-from lsac.train.run import annealed
-from lsac.types import EnvSpec
+from lsac.runs.experiment import Experiment, for_run
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
+SPEC = spec_of(1, 1)
 KEY = jax.random.key(0)
 LN_SQRT_2PI_E = 0.5 * np.log(2 * np.pi * np.e)
 
@@ -33,8 +34,12 @@ estimates_of = jax.jit(on_policy.estimates, static_argnums=2)
 prepared = jax.jit(on_policy.prepared, static_argnums=(2, 3))
 
 
+def pair_of(actor, critic):
+    return fused.pair(actor.mlp, critic, actor.log_std)
+
+
 def loss_of(both, batch, config):
-    return ppo.loss(ppo.paired(*both), batch, config)
+    return ppo.loss(pair_of(*both), batch, config)
 
 
 def actor_loss_of(actor, batch, clip_ratio):
@@ -43,10 +48,6 @@ def actor_loss_of(actor, batch, clip_ratio):
 
 loss_gradient = jax.jit(jax.grad(loss_of, has_aux=True), static_argnums=2)
 actor_loss = jax.jit(jax.value_and_grad(actor_loss_of, has_aux=True), static_argnums=2)
-
-
-def f32(*values):
-    return jnp.asarray(np.array(values, np.float32))
 
 
 def line(slope, offset):
@@ -131,10 +132,14 @@ def test_loss_weighs_critic_and_entropy():
 
 
 def test_a_pair_is_both_networks_and_what_widens_the_critic_is_never_read():
-    networks = on_policy.init(EnvSpec(5, 3), (8, 8), "tanh", 1.0, -0.5, KEY)
-    pair = ppo.paired(networks.actor, networks.critic)
-    for old, new in zip(jax.tree.leaves(networks[:2]), jax.tree.leaves(ppo.parted(pair)), strict=True):
+    networks = on_policy.init(spec_of(5, 3), (8, 8), "tanh", 1.0, -0.5, KEY)
+    pair = ppo.paired(networks)
+    other = jax.tree.map(jnp.zeros_like, networks)._replace(obs_moments=moments_of(1.0, 2.0, shape=(5,)))
+    again = ppo.unpaired(other, pair)
+    for old, new in zip(jax.tree.leaves(networks[:2]), jax.tree.leaves(again[:2]), strict=True):
         np.testing.assert_array_equal(new, old)
+    assert again.obs_moments is other.obs_moments, "moments are no part of a pair"
+    assert again.return_moments is other.return_moments
     keys = jax.random.split(KEY, 6)
     obs, action = jax.random.normal(keys[0], (16, 5)), jax.random.normal(keys[1], (16, 3))
     rest = [jax.random.normal(key, (16,)) for key in keys[2:]]
@@ -148,7 +153,7 @@ def test_a_pair_is_both_networks_and_what_widens_the_critic_is_never_read():
     np.testing.assert_allclose(metrics["critic_loss"], critic_loss, rtol=1e-5)
     critic_grads = jax.grad(lambda critic: 0.5 * on_policy.critic_loss(jax.vmap(critic)(obs)[:, 0], batch, 0.2))
     wanted = (actor_grads, critic_grads(networks.critic))
-    for a, b in zip(jax.tree.leaves(ppo.parted(grads)), jax.tree.leaves(wanted), strict=True):
+    for a, b in zip(jax.tree.leaves(ppo.unpaired(networks, grads)[:2]), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     last = grads.mlps.layers[-1]
     assert not np.any(last.weight[1, 1:])
@@ -189,18 +194,20 @@ def test_value_is_told_in_units_of_the_reward():
 # the chunk
 
 
-def replay_of(obs, action, reward, discount, next_obs):
+def chunk_of(obs, action, reward, discount, next_obs, first=None):
+    """A replay that holds one chunk, from columns [time, simulators]; no step begins an episode unless told so."""
     rows = np.stack([np.ravel(x) for x in (obs, action, reward, discount, next_obs)], axis=1)
-    count, stride = jnp.int32(len(rows)), np.shape(obs)[1]
-    return rb.Replay(f32(*rows), count, jnp.int32(0), rb.Layout(*SPEC), stride)
+    flags = None if first is None else np.ravel(first)
+    return replay_of(rb.layout_of(SPEC), rows, stride=np.shape(obs)[1], first=flags)
 
 
 def random_replay(seed, time=8, simulators=2, gamma=0.9):
-    """Trajectories of [time, simulators] in which some steps terminate."""
+    """Trajectories of [time, simulators] in which some steps terminate, and the next one begins an episode."""
     rng = np.random.default_rng(seed)
     obs = np.cumsum(rng.normal(3.0, 1.0, size=(time + 1, simulators)), axis=0)
     discount = np.where(rng.random((time, simulators)) < 0.2, 0.0, gamma)
-    return replay_of(obs[:-1], *rng.normal(size=(2, time, simulators)), discount, obs[1:])
+    first = np.concatenate([np.ones((1, simulators), bool), discount[:-1] == 0])
+    return chunk_of(obs[:-1], *rng.normal(size=(2, time, simulators)), discount, obs[1:], first)
 
 
 def networks_of(actor, critic, samples=0.0):
@@ -234,25 +241,35 @@ def test_densities_are_of_the_moments_then_and_the_rest_of_the_moments_now(sampl
 
 def test_returns_enter_their_moments_in_units_of_the_reward():
     # one step each, V = 0.5 everywhere in units of size 2, so V = 1: δ = r + 0.9 · 1 − 1, return = r + 0.9
-    replay = replay_of([[0.0, 1.0]], [[0, 0]], [[3.0, 5.0]], [[0.9, 0.9]], [[7.0, 8.0]])
+    replay = chunk_of([[0.0, 1.0]], [[0, 0]], [[3.0, 5.0]], [[0.9, 0.9]], [[7.0, 8.0]])
     networks, _, _ = prepared(networks_of(actor_of(0, 0, 0), line(0.0, 0.5), 2.0), replay, 10.0, 0.95)
     # old: mean 0, variance 4, two samples; new: 3.9 and 5.9
     np.testing.assert_allclose(networks.return_moments.mean, 2.45, rtol=1e-5)
     np.testing.assert_allclose(networks.return_moments.variance, 0.5 * (4 + 1) + 0.25 * 4.9**2, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("first", "advantages"), [([0, 0, 0], [1.75, 1.5, 1]), ([1, 0, 1], [1.5, 1, 1])])
+def test_nothing_flows_over_the_beginning_of_an_episode(first, advantages):
+    # V = 0, λ = 1, rewards of 1 and a discount of ½, whatever the observations are: a time limit before the third step
+    column = [[0.0], [1.0], [2.0]]
+    replay = chunk_of(column, column, [[1.0]] * 3, [[0.5]] * 3, [[1.0], [2.0], [3.0]], first)
+    values = Values(line(0.0, 0.0), moments_of(0.0, 1.0), moments_of(0.0, 1.0, shape=()))
+    advantage, _, _ = on_policy.estimates(values, rollouts.read(replay), 1.0)
+    np.testing.assert_allclose(advantage[:, 0], advantages, rtol=1e-6)
+
+
 def test_advantages_are_in_units_of_the_reward_and_returns_in_units_of_their_size():
     # size 5, critic 0.5 s + 0.1: V = 5 · (0.6, −0.4) = 3, −2; V' = 5 · (1.1, 0.1) = 5.5, 0.5
-    steps = rollouts.read(replay_of([[1.0, -1.0]], [[0, 0]], [[2.0, 4.0]], [[0.5, 0.0]], [[2.0, 0.0]]))
+    steps = rollouts.read(chunk_of([[1.0, -1.0]], [[0, 0]], [[2.0, 4.0]], [[0.5, 0.0]], [[2.0, 0.0]]))
     values = Values(line(0.5, 0.1), moments_of(0.0, 1.0), moments_of(3.0, 16.0, shape=()))
     advantage, returns, value = on_policy.estimates(values, steps, 0.95)
     np.testing.assert_allclose(advantage, [[2 + 2.75 - 3, 4 + 2]], rtol=1e-5)
     np.testing.assert_allclose(returns, [[4.75 / 5, 4 / 5]], rtol=1e-5)
     np.testing.assert_allclose(value, [[0.6, -0.4]], rtol=1e-5)
-    told = on_policy.told(values, returns, value)
+    told = on_policy.value_metrics(values, returns, value)
     np.testing.assert_allclose(told["q_mean"], 0.5, rtol=1e-5)
     np.testing.assert_allclose(told["explained_variance"], 1 - np.var([0.35, 1.2]) / np.var([0.95, 0.8]), rtol=1e-4)
-    assert on_policy.told(values, f32(2.0, 2.0), f32(1.0, 3.0))["explained_variance"] == 0.0
+    assert on_policy.value_metrics(values, f32(2.0, 2.0), f32(1.0, 3.0))["explained_variance"] == 0.0
 
 
 # the update
@@ -283,7 +300,7 @@ def start():
 
 def test_weights_start_orthogonal_and_the_policy_near_zero():
     config = ppo.Config(hidden=(8, 8), log_std_init=-0.7)
-    networks = ppo.make(config, EnvSpec(8, 3)).init(KEY).networks
+    networks = ppo.make(config, spec_of(8, 3)).init(KEY).networks
     for mlp, last in ((networks.actor.mlp, 0.01), (networks.critic, 1.0)):
         for layer, scale in zip(mlp.layers, (1.0, 1.0, last), strict=True):
             w = np.asarray(layer.weight)
@@ -326,7 +343,7 @@ def test_epochs_recompute_the_advantages_with_the_newest_critic(start):
             values = networks._replace(critic=critic).values
             estimates = estimates_of(values, rollout, config.lam) if recomputed else fixed
             batch = Batch(rollout.steps.obs, rollout.steps.action, log_prob, *estimates)
-            told.append(on_policy.told(values, *estimates[1:]))
+            told.append(on_policy.value_metrics(values, *estimates[1:]))
             parts = rollouts.minibatches(batch, 2, key)
             for number in range(2):
                 part = jax.tree.map(lambda x, number=number: x[number], parts)
@@ -345,7 +362,7 @@ def test_epochs_recompute_the_advantages_with_the_newest_critic(start):
     # metrics: of the chunk after the last epoch, but for what is told of the critic before every epoch
     estimates = estimates_of(after.networks.values, rollout, config.lam)
     batch = Batch(rollout.steps.obs, rollout.steps.action, log_prob, *estimates)
-    batch = rollouts.joined(batch._replace(advantage=on_policy.standardised(batch.advantage)))
+    batch = rollouts.flattened(batch._replace(advantage=on_policy.standardised(batch.advantage)))
     _, wanted = loss_of(after.networks[:2], batch, config)
     wanted |= {name: (told[0][name] + told[1][name]) / 2 for name in told[0]}
     wanted["std"] = np.mean(np.exp(after.networks.actor.log_std))
@@ -358,9 +375,9 @@ def test_policy_and_values_carry_the_newest_moments(start):
     agent, replay = ppo.make(CONFIG, SPEC), random_replay(3)
     after, _, _ = moved(CONFIG, start, replay)
     obs = np.asarray(rollouts.read(replay).steps.obs)
-    for moments in (agent.policy(after).obs_moments, agent.critics(after).obs_moments):
+    for moments in (agent.policy(after).obs_moments, agent.values.critics(after).obs_moments):
         np.testing.assert_allclose(moments.mean, [obs.mean()], rtol=1e-5)
-    assert agent.critics(after).return_moments.samples == obs.size
+    assert agent.values.critics(after).return_moments.samples == obs.size
 
 
 def test_gradient_steps_are_counted():
@@ -387,10 +404,10 @@ def test_the_gradient_of_both_is_limited_together(start):
 
 def test_a_run_tells_over_how_many_updates_step_sizes_fall():
     run = Experiment(ppo.Config(), "X", steps=10_000, chunk=4096, learning_starts=0)
-    assert annealed(run).agent.anneal_updates == 3
-    assert annealed(run, before=8192).agent.anneal_updates == 5
+    assert for_run(run).agent.anneal_updates == 3
+    assert for_run(run, before=8192).agent.anneal_updates == 5
     never = dataclasses.replace(run, agent=ppo.Config(anneal_updates=0))
-    assert annealed(never) is never
+    assert for_run(never) is never
 
 
 def test_learning_twice_goes_on_along_a_flatter_line(tmp_path):

@@ -1,4 +1,4 @@
-"""Every algorithm learns the probe environments to their known values, through the real adapter, lanes and loop.
+"""Every algorithm learns the probe environments to their known values, through the real adapter, groups and loop.
 
 Two seeds side by side, γ = 0.9. The entropy bonus, where an algorithm has one, is made too small to matter.
 Values of on-policy agents do not see the action: they have to be right for the action that the agent prefers.
@@ -15,11 +15,9 @@ import small
 
 from lsac.agents import AGENTS
 from lsac.collect.pool import Source
-from lsac.envs.gymnasium import describe
 from lsac.envs.probes import PROBES
-from lsac.runs.experiment import Experiment, check
-from lsac.train.run import Training
-from lsac.train.stopping import Stop
+from lsac.runs.experiment import Experiment, check, make_agent
+from lsac.train.run import Environments, describe, run
 
 pytestmark = pytest.mark.computing
 
@@ -95,22 +93,20 @@ def train(algorithm, probe):
     )
     check(experiment)
     source = Source(None, lambda: gym.make(experiment.env))
-    spec = describe(source.make())
-    training = Training(algorithm, experiment, source, spec, folder=None)
-    try:
-        assert training.loop.run(Stop())
-    finally:
-        training.close()
-    return AGENTS[algorithm].make(experiment.agent, spec), training.loop.learner.state
+    spec = describe(source, experiment.gamma)
+    result = run(experiment, Environments(spec, source, None))
+    assert result.finished
+    return make_agent(experiment, spec), result.learner.state
 
 
 def look(agent, state, obs, on_policy):
     """What all seeds do, [S], and what their critics say, [S, K, 6], of that action and of five others, [S, 6]."""
 
     def one_seed(state):
-        action = agent.act(agent.policy(state), jnp.full(1, obs), jax.random.key(0), False)
+        action, _ = agent.act(agent.policy(state), agent.memory(), jnp.full(1, obs), jax.random.key(0), False)
         if on_policy:
-            return action[0], agent.value(agent.critics(state), jnp.full(1, obs), action)["q"][None, None], action
+            critics = agent.values.critics(state)
+            return action[0], agent.values.value(critics, jnp.full(1, obs), action)["q"][None, None], action
         actions = jnp.concatenate([action, jnp.linspace(-0.8, 0.8, 5)])
         return action[0], values_of(state, jnp.full((6, 1), obs), actions[:, None]), actions
 
@@ -143,7 +139,13 @@ def test_an_agent_that_has_not_learned_makes_mistakes(monkeypatch):
 # One test for all probes of an algorithm, which is compiled for the first of them only.
 
 
-@pytest.mark.parametrize("algorithm", AGENTS)
+OFTEN = ("lsac", "sac", "ppo")
+"""Algorithms that learn the probes with every change; the numbers of all are pinned by tests/golden.json."""
+
+
+@pytest.mark.parametrize(
+    "algorithm", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in AGENTS]
+)
 def test_known_values_and_best_actions_are_learned(algorithm):
     """Of the harder probes, which contain what the easier ask for; for one algorithm also of the one cut off."""
     assert [wrong for probe in (MORE if algorithm == "sac" else HARDER) for wrong in mistakes(algorithm, probe)] == []

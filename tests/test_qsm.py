@@ -3,18 +3,19 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import linear
 import numpy as np
 import optax
 import pytest
+from linear import f32
+from replays import random_replay, spec_of
 from scipy.stats import norm
 
 from lsac.agents import qsm
 from lsac.nn.diffusion import ddpm, vp_betas
-from lsac.nn.networks import Critic, ensemble
-from lsac.replay import ring as rb
-from lsac.types import EnvSpec, Transition
+from lsac.types import Transition
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
+SPEC = spec_of(1, 1)
 KEY = jax.random.key(0)
 SCHEDULE = ddpm(vp_betas(5))
 SCALE = 3.0
@@ -37,10 +38,6 @@ class Formula(eqx.Module):
 
     def __call__(self, obs, action, t):
         return self.weight * self.formula(obs, action, t)
-
-
-def f32(*values):
-    return jnp.asarray(np.array(values, np.float32))
 
 
 def actor_of(formula):
@@ -201,23 +198,14 @@ def constant_actor(eps):
     return eqx.tree_at(lambda a: a.mlp.layers[-1].bias, actor, f32(eps))
 
 
-def critics_of(*coefficients):
+def critics_of(*pairs):
     """Two critics w a + b, each given as (w, b)."""
-    shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), 2, key), KEY)
-    layer = lambda c: (c.mlp.layers[0].weight, c.mlp.layers[0].bias)  # noqa: E731
-    return eqx.tree_at(layer, shape, (f32(*([[0, w]] for w, _ in coefficients)), f32(*([b] for _, b in coefficients))))
+    return linear.critics_of(*((0.0, w, b) for w, b in pairs))
 
 
 def state_of(actor, critics, targets):
     opts = (optax.adam(optax.constant_schedule(LR)).init(actor), optax.adam(LR).init(critics))
     return qsm.State(actor, critics, targets, *opts)
-
-
-def replay_of(reward, discount):
-    draw = np.random.default_rng(0)
-    obs, action = draw.normal(size=(16, 1)), draw.uniform(-1, 1, size=(16, 1))
-    rows = np.concatenate([obs, action, np.full((16, 1), reward), np.full((16, 1), discount), obs], axis=1)
-    return rb.add(rb.make(SPEC, 16), jnp.asarray(rows, jnp.float32))
 
 
 def last_bias(network):
@@ -227,7 +215,7 @@ def last_bias(network):
 def test_bootstrap_is_the_smaller_target():
     # y = 1 + ½ min(4, 6) = 3, which both critics say already
     state = state_of(constant_actor(0.0), critics_of((0, 3), (0, 3)), critics_of((0, 4), (0, 6)))
-    after, metrics = update(state, replay_of(1.0, 0.5), KEY)
+    after, metrics = update(state, random_replay(1.0, 0.5), KEY)
     np.testing.assert_allclose(metrics["critic_loss"], 0.0, atol=1e-9)
     np.testing.assert_allclose(last_bias(after.targets)[:, 0], [4 - 0.25, 6 - 0.75], rtol=1e-6)
 
@@ -236,7 +224,7 @@ def test_bootstrap_is_at_an_action_of_the_policy_with_noise():
     # a policy that says 1 with noise of 0.1: Q̄ = 10 a is 10 minus ten times half of E|noise|
     agent = qsm.make(qsm.Config(hidden=(), batch_size=4_096), SPEC)
     state = state_of(constant_actor(-100.0), critics_of((0, 0), (0, 0)), critics_of((10, 0), (10, 0)))
-    _, metrics = jax.jit(agent.update)(state, replay_of(0.0, 1.0), KEY)
+    _, metrics = jax.jit(agent.update)(state, random_replay(0.0, 1.0), KEY)
     noise = np.minimum(0.0, np.random.default_rng(0).normal(size=100_000))
     np.testing.assert_allclose(metrics["critic_loss"], 2 * np.mean((10 + noise) ** 2), rtol=0.01)
 
@@ -247,7 +235,7 @@ def test_actor_moves_towards_the_scaled_slope_of_the_online_critics_and_stops_wh
     state = state_of(constant_actor(0.0), critics, critics_of((-100, 0), (-100, 0)))
     steps, losses = [state], []
     for seed in range(4):
-        after, metrics = update(steps[-1]._replace(critics=critics), replay_of(0.0, 0.0), jax.random.key(seed))
+        after, metrics = update(steps[-1]._replace(critics=critics), random_replay(0.0, 0.0), jax.random.key(seed))
         steps.append(after)
         losses.append(metrics["actor_loss"])
     assert losses[0] == pytest.approx((2 * 2) ** 2, rel=0.05)

@@ -3,22 +3,21 @@ same way is tested there."""
 
 import itertools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
+import linear
 import numpy as np
 import optax
 import pytest
+from linear import actor_of
+from replays import random_replay, rows_in, spec_of, with_rows
 
-from lsac.agents import redq
+from lsac.agents import redq, sac
 from lsac.errors import InputError
-from lsac.nn.networks import Critic, GaussianActor, ensemble
 from lsac.presets import preset
-from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, check
-from lsac.types import EnvSpec
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
+SPEC = spec_of(1, 1)
 KEY = jax.random.key(0)
 LR, TAU, STEPS = 0.01, 0.25, 7
 CONFIG = redq.Config(
@@ -29,38 +28,16 @@ update = jax.jit(AGENT.update)
 SUBSETS = list(itertools.combinations(range(4), 2))
 
 
-def f32(values):
-    return jnp.asarray(np.array(values, np.float32))
-
-
-def with_layer(module, weight, bias):
-    where = lambda m: (m.mlp.layers[0].weight, m.mlp.layers[0].bias)  # noqa: E731
-    return eqx.tree_at(where, module, (f32(weight), f32(bias)))
-
-
 def critics_of(biases, slopes=None):
     """Stacked critics Q_i = slope_i a + bias_i."""
     slopes = slopes or [0.0] * len(biases)
-    shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), len(biases), key), KEY)
-    return with_layer(shape, [[[0.0, slope]] for slope in slopes], [[bias] for bias in biases])
-
-
-def actor_of(mean, log_std):
-    shape = jax.eval_shape(lambda key: GaussianActor(1, 1, (), "relu", key, (-20.0, 2.0)), KEY)
-    return with_layer(shape, [[0.0], [0.0]], [mean, log_std])
+    return linear.critics_of(*((0.0, slope, bias) for slope, bias in zip(slopes, biases, strict=True)))
 
 
 def state_of(critics, targets=None, log_alpha=-30.0):
-    adam, actor, log_alpha = optax.adam(LR), actor_of(0.0, -1.0), jnp.float32(log_alpha)
+    adam, actor, log_alpha = optax.adam(LR), actor_of(0.0, 0.0, -1.0), jnp.float32(log_alpha)
     opts = (adam.init(actor), adam.init(critics), adam.init(log_alpha))
-    return redq.State(actor, critics, critics if targets is None else targets, log_alpha, *opts)
-
-
-def replay_of(reward, discount):
-    rng = np.random.default_rng(0)
-    obs, action = rng.normal(size=(16, 1)), rng.uniform(-1, 1, size=(16, 1))
-    rows = np.concatenate([obs, action, np.full((16, 1), reward), np.full((16, 1), discount), obs], axis=1)
-    return rb.add(rb.make(SPEC, 16), jnp.asarray(rows, jnp.float32))
+    return sac.State(actor, critics, critics if targets is None else targets, log_alpha, *opts)
 
 
 def biases(critics):
@@ -91,7 +68,7 @@ def test_actor_loss_uses_the_mean_of_all_critics():
     # the mean of a, 2a, −6a is −a; the actor's action is tanh(0.5) but for a tiny std, and α is 0
     critics = critics_of([1, 2, 3], slopes=[1.0, 2.0, -6.0])
     (loss, _), grads = jax.jit(jax.value_and_grad(redq.actor_loss, has_aux=True))(
-        actor_of(0.5, -20.0), critics, jnp.float32(0), jnp.zeros((2, 1)), KEY
+        actor_of(0.0, 0.5, -20.0), critics, jnp.float32(0), jnp.zeros((2, 1)), KEY
     )
     np.testing.assert_allclose(loss, -(2 - np.tanh(0.5)), rtol=1e-5)
     np.testing.assert_allclose(grads.mlp.layers[0].bias[0], 1 - np.tanh(0.5) ** 2, rtol=1e-5)
@@ -119,7 +96,7 @@ def test_target_is_the_minimum_of_a_subset_that_varies_and_all_critics_share_it(
     # the loss is 4 · ½ y² with the same y = 1 + ½ min for all: 6 if 10 is drawn (3 of 6 subsets), 11 (2) or 21 (1)
     agent = redq.make(redq.Config(hidden=(), batch_size=8, critics=4, critic_updates=1, critic_lr=LR), SPEC)
     state = state_of(critics_of([0, 0, 0, 0]), targets=critics_of([10, 20, 40, 80]))
-    many = jax.jit(jax.vmap(lambda key: agent.update(state, replay_of(1.0, 0.5), key)[1]["critic_loss"]))
+    many = jax.jit(jax.vmap(lambda key: agent.update(state, random_replay(1.0, 0.5), key)[1]["critic_loss"]))
     losses = np.asarray(many(jax.random.split(KEY, 300)))
     targets, counts = np.unique(np.round(np.sqrt(losses / 2), 3), return_counts=True)
     np.testing.assert_allclose(targets, [6, 11, 21], rtol=1e-4)
@@ -130,14 +107,14 @@ def test_subset_varies_within_one_update():
     # critics that hardly move: the mean loss over the steps is a mean of 2 y², y ∈ {6, 11, 21}, not one of these
     config = redq.Config(hidden=(), batch_size=8, critics=4, critic_updates=STEPS, critic_lr=1e-12, tau=1e-12)
     before = state_of(critics_of([0, 0, 0, 0]), targets=critics_of([10, 20, 40, 80]))
-    _, metrics = jax.jit(redq.make(config, SPEC).update)(before, replay_of(1.0, 0.5), KEY)
+    _, metrics = jax.jit(redq.make(config, SPEC).update)(before, random_replay(1.0, 0.5), KEY)
     assert 2 * 6**2 + 1 < metrics["critic_loss"] < 2 * 21**2 - 1
     assert np.abs(metrics["critic_loss"] - 2 * 11**2) > 1
 
 
 def test_critics_step_and_targets_follow_as_often_as_asked_and_the_actor_once():
     before = state_of(critics_of([1, 2, 3, 4]), targets=critics_of([0, 0, 0, 0]))
-    after, _ = update(before, replay_of(reward=50.0, discount=0.0), KEY)
+    after, _ = update(before, random_replay(reward=50.0, discount=0.0), KEY)
     assert [int(opt[0].count) for opt in (after.critic_opt, after.actor_opt, after.alpha_opt)] == [STEPS, 1, 1]
     # far from its target, Adam moves a bias by its step size every time
     steps = np.array([1.0, 2.0, 3.0, 4.0]) + LR * np.arange(1, STEPS + 1)[:, None]
@@ -152,15 +129,17 @@ def test_critics_step_and_targets_follow_as_often_as_asked_and_the_actor_once():
 def test_actor_climbs_the_mean_where_the_minimum_falls():
     # the mean rises with a (slope 10), but at every action in reach the smallest critic falls with it
     before = state_of(critics_of([5, 5, 5, -95], slopes=[20.0, 20.0, 20.0, -20.0]))
-    after, _ = update(before, replay_of(reward=5.0, discount=0.0), KEY)
+    after, _ = update(before, random_replay(reward=5.0, discount=0.0), KEY)
     np.testing.assert_allclose(after.actor.mlp.layers[0].bias[0], LR, rtol=1e-3)
 
 
 def test_every_critic_step_has_its_own_batch():
     # rewards 0 … 15 in batches of one: two steps lose ½ r² and ½ r'² on average, of which r = r' is 1 case in 16
     config = redq.Config(hidden=(), batch_size=1, critics=1, subset=1, critic_updates=2, critic_lr=1e-12)
-    agent, state, replay = redq.make(config, SPEC), state_of(critics_of([0])), replay_of(0.0, 0.0)
-    replay = eqx.tree_at(lambda r: r.rows, replay, replay.rows.at[:, 2].set(jnp.arange(16, dtype=jnp.float32)))
+    agent, state, replay = redq.make(config, SPEC), state_of(critics_of([0])), random_replay(0.0, 0.0)
+    rows = rows_in(replay).copy()
+    rows[:, 2] = np.arange(16)
+    replay = with_rows(replay, rows)
     losses = jax.jit(jax.vmap(lambda key: agent.update(state, replay, key)[1]["critic_loss"]))
     twice = np.round(4 * np.asarray(losses(jax.random.split(KEY, 200))))
     assert np.isin(twice, 2 * np.arange(16) ** 2).mean() < 0.3

@@ -3,46 +3,24 @@
 A critic is Q(s, a) = w_s s + w_a a + b, an actor has mean = m_s s + m_0 and a constant log std.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from linear import actor_of, coefficients, critics_of, f32
+from replays import random_replay, spec_of
 from scipy import stats
 
 from lsac.agents import sac
-from lsac.nn.networks import Critic, GaussianActor, ensemble
-from lsac.replay import ring as rb
-from lsac.types import EnvSpec, Transition
+from lsac.types import Transition
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
-LAYOUT = rb.Layout(*SPEC)
+SPEC = spec_of(1, 1)
 KEY = jax.random.key(0)
 
 td_target = jax.jit(sac.td_target)
 critic_loss = jax.jit(jax.value_and_grad(sac.critic_loss, has_aux=True))
 actor_loss = jax.jit(jax.value_and_grad(sac.actor_loss, has_aux=True))
-
-
-def f32(*values):
-    return jnp.asarray(np.array(values, np.float32))
-
-
-def with_layer(module, weight, bias):
-    where = lambda m: (m.mlp.layers[0].weight, m.mlp.layers[0].bias)  # noqa: E731
-    return eqx.tree_at(where, module, (f32(*weight), f32(*bias)))
-
-
-def critics_of(*coefficients):
-    """Stacked linear critics, each given as (w_s, w_a, b)."""
-    shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), len(coefficients), key), KEY)
-    return with_layer(shape, [[[s, a]] for s, a, _ in coefficients], [[b] for *_, b in coefficients])
-
-
-def actor_of(m_s, m_0, log_std):
-    shape = jax.eval_shape(lambda key: GaussianActor(1, 1, (), "relu", key, (-20.0, 2.0)), KEY)
-    return with_layer(shape, [[m_s], [0.0]], [m_0, log_std])
 
 
 def batch_of(obs, action, reward, discount, next_obs):
@@ -151,20 +129,6 @@ def state_of(actor, critics, targets=None):
     return sac.State(actor, critics, critics if targets is None else targets, log_alpha, *opts)
 
 
-def replay_of(reward, discount):
-    """A replay in which every transition has this reward and discount."""
-    rng = np.random.default_rng(0)
-    obs, action = rng.normal(size=(16, 1)), rng.uniform(-1, 1, size=(16, 1))
-    rows = np.concatenate([obs, action, np.full((16, 1), reward), np.full((16, 1), discount), obs], axis=1)
-    return rb.add(rb.make(SPEC, 16), jnp.asarray(rows, jnp.float32))
-
-
-def coefficients(critics):
-    """[K, 3]: (w_s, w_a, b) of every critic."""
-    layer = critics.mlp.layers[0]
-    return np.concatenate([layer.weight[:, 0], layer.bias], axis=1)
-
-
 def actor_bias(actor):
     return np.asarray(actor.mlp.layers[0].bias)
 
@@ -179,14 +143,14 @@ def test_state_starts_with_targets_equal_to_critics_and_alpha_as_asked():
 def test_critics_without_error_stay_although_the_actor_moves():
     # Q = 2 everywhere and every reward is a final 2: nothing to learn for the critics, entropy to gain for the actor
     before = state_of(actor_of(0.0, 0.3, -1.0), critics_of((0, 0, 2), (0, 0, 2)))
-    after, metrics = update(before, replay_of(reward=2.0, discount=0.0), KEY)
+    after, metrics = update(before, random_replay(reward=2.0, discount=0.0), KEY)
     np.testing.assert_array_equal(coefficients(after.critics), coefficients(before.critics))
     assert np.all(actor_bias(after.actor) != actor_bias(before.actor))
     assert metrics["critic_loss"] == 0.0
 
 
 def test_actor_moves_towards_what_the_critics_prefer():
-    replay = replay_of(reward=2.0, discount=0.0)
+    replay = random_replay(reward=2.0, discount=0.0)
     for slope, direction in ((50.0, 1.0), (-50.0, -1.0)):
         before = state_of(actor_of(0.0, 0.0, -1.0), critics_of((0, slope, 0), (0, slope, 0)))
         after, _ = update(before, replay, KEY)
@@ -196,7 +160,7 @@ def test_actor_moves_towards_what_the_critics_prefer():
 def test_critics_move_towards_the_target():
     # Adam's first step is the sign of the gradient: one bias starts too low, the other too high
     before = state_of(actor_of(0.0, 0.0, -1.0), critics_of((0, 0, 1), (0, 0, 5)))
-    after, _ = update(before, replay_of(reward=3.0, discount=0.0), KEY)
+    after, _ = update(before, random_replay(reward=3.0, discount=0.0), KEY)
     np.testing.assert_allclose(coefficients(after.critics)[:, 2], [1 + LR, 5 - LR], rtol=1e-5)
 
 
@@ -204,13 +168,13 @@ def test_bootstrap_comes_from_the_targets_and_not_from_the_critics():
     # r + 0.5 · 4 = 3 with the targets' 4 and a tiny share of entropy; with the critics' own 3 it would be 2.5
     state = state_of(actor_of(0.0, 0.0, -1.0), critics_of((0, 0, 3), (0, 0, 3)), critics_of((0, 0, 4), (0, 0, 4)))
     state = state._replace(log_alpha=f32(-30.0)[0])
-    _, metrics = update(state, replay_of(reward=1.0, discount=0.5), KEY)
+    _, metrics = update(state, random_replay(reward=1.0, discount=0.5), KEY)
     np.testing.assert_allclose(metrics["critic_loss"], 0.0, atol=1e-8)
 
 
 def test_targets_take_the_share_tau_of_the_new_critics():
     before = state_of(actor_of(0.0, 0.0, -1.0), critics_of((0, 0, 1), (0, 0, 5)), critics_of((0, 0, -3), (0, 0, 9)))
-    after, _ = update(before, replay_of(reward=3.0, discount=0.0), KEY)
+    after, _ = update(before, random_replay(reward=3.0, discount=0.0), KEY)
     expected = 0.75 * coefficients(before.targets) + 0.25 * coefficients(after.critics)
     np.testing.assert_allclose(coefficients(after.targets), expected, rtol=1e-5)
 
@@ -219,7 +183,7 @@ def test_targets_take_the_share_tau_of_the_new_critics():
 def test_alpha_rises_when_entropy_is_below_its_target_and_falls_when_above(log_std, direction):
     # a narrow Gaussian has the entropy 1.42 + log std, so −3.6 and about 0.7; the target is −dim(A) = −1
     before = state_of(actor_of(0.0, 0.0, log_std), critics_of((0, 0, 2), (0, 0, 2)))
-    after, metrics = update(before, replay_of(reward=2.0, discount=0.0), KEY)
+    after, metrics = update(before, random_replay(reward=2.0, discount=0.0), KEY)
     assert np.sign(-1.0 - metrics["entropy"]) == direction
     np.testing.assert_allclose(after.log_alpha - before.log_alpha, direction * LR, rtol=1e-3)
     np.testing.assert_allclose(metrics["ent_coef"], 0.5, rtol=1e-6)
@@ -228,5 +192,5 @@ def test_alpha_rises_when_entropy_is_below_its_target_and_falls_when_above(log_s
 def test_target_entropy_can_be_chosen():
     agent = sac.make(sac.Config(hidden=(), batch_size=8, target_entropy=-10.0), SPEC)
     before = state_of(actor_of(0.0, 0.0, -5.0), critics_of((0, 0, 2), (0, 0, 2)))
-    after, _ = jax.jit(agent.update)(before, replay_of(reward=2.0, discount=0.0), KEY)
+    after, _ = jax.jit(agent.update)(before, random_replay(reward=2.0, discount=0.0), KEY)
     assert after.log_alpha < before.log_alpha

@@ -10,17 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from linear import critics_of, f32, numbers
+from replays import repeated, spec_of
 
 from lsac.agents import td3
 from lsac.errors import InputError
-from lsac.nn.networks import MLP, Critic, ensemble
+from lsac.nn.networks import MLP
 from lsac.nn.optimisers import adam
-from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, check
-from lsac.types import EnvSpec, Transition
+from lsac.types import Transition
 
-SPEC = EnvSpec(obs_dim=1, action_dim=1)
-LAYOUT = rb.Layout(*SPEC)
+SPEC = spec_of(1, 1)
 KEY = jax.random.key(0)
 LR, TAU = 0.01, 0.25
 
@@ -31,18 +31,6 @@ critic_loss = jax.jit(jax.value_and_grad(td3.critic_loss, has_aux=True))
 actor_loss = jax.jit(jax.value_and_grad(td3.actor_loss))
 td_target = jax.jit(td3.td_target)
 smoothed = jax.jit(td3.smoothed, static_argnums=(3, 4))
-
-
-def f32(*values):
-    return jnp.asarray(np.array(values, np.float32))
-
-
-def critics_of(*coefficients):
-    """Stacked linear critics, each given as (w_s, w_a, b)."""
-    shape = jax.eval_shape(lambda key: ensemble(lambda k: Critic(1, 1, (), "relu", k), len(coefficients), key), KEY)
-    weight, bias = [[[s, a]] for s, a, _ in coefficients], [[b] for *_, b in coefficients]
-    where = lambda m: (m.mlp.layers[0].weight, m.mlp.layers[0].bias)  # noqa: E731
-    return eqx.tree_at(where, shape, (f32(*weight), f32(*bias)))
 
 
 def actor_of(m_s, m_0):
@@ -60,16 +48,6 @@ def state_of(actor, critics, target_actor=None, targets=None, updates=0):
         critic_opt=adam(LR).init(critics),
         updates=jnp.int32(updates),
     )
-
-
-def replay_of(reward, discount, obs=1.0, action=0.5, next_obs=1.0):
-    """A replay of one transition, repeated."""
-    row = LAYOUT.pack(Transition(f32(obs), f32(action), f32(reward)[0], f32(discount)[0], f32(next_obs)))
-    return rb.Replay(jnp.tile(row[None], (4, 1)), jnp.int32(4), jnp.int32(0), LAYOUT)
-
-
-def numbers(*trees):
-    return [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in trees]
 
 
 # the target
@@ -108,19 +86,19 @@ def test_td_target_is_reward_plus_discounted_minimum_for_every_transition_by_its
     np.testing.assert_allclose(target, [1 - 0.9, -1 - 0.5 * 1.5, 2.0], rtol=1e-6)
 
 
-def test_bootstrap_comes_from_the_slow_critics_at_the_slow_actors_action():
+def test_bootstrap_comes_from_the_target_critics_at_the_target_actors_action():
     # without noise: y = 1 + 0.5 · (2 tanh(1) + 3); the critics already say so, and only then is the loss 0
     y = 1 + 0.5 * (2 * np.tanh(1.0) + 3)
     slow = {"target_actor": actor_of(1.0, 0.0), "targets": critics_of((0, 2, 3), (0, 2, 4))}
     state = state_of(actor_of(-1.0, 0.0), critics_of((0, 0, y), (0, 0, y)), **slow)
-    _, metrics = quiet(state, replay_of(reward=1.0, discount=0.5), KEY)
+    _, metrics = quiet(state, repeated(reward=1.0, discount=0.5), KEY)
     np.testing.assert_allclose(metrics["critic_loss"], 0.0, atol=1e-10)
 
 
 def test_update_draws_noise_for_the_target():
     # Q̄ = a at the action 0: the targets are the noise, half of the loss is its variance
     state = state_of(actor_of(0.0, 0.0), critics_of((0, 0, 0), (0, 0, 0)), targets=critics_of((0, 1, 0), (0, 1, 0)))
-    loss = [float(update(state, replay_of(0.0, 1.0), jax.random.key(i))[1]["critic_loss"]) for i in range(50)]
+    loss = [float(update(state, repeated(0.0, 1.0), jax.random.key(i))[1]["critic_loss"]) for i in range(50)]
     assert 0.5 * 0.04 < np.mean(loss) / 2 < 1.5 * 0.04
     assert np.max(loss) / 2 <= 0.25
 
@@ -151,7 +129,7 @@ def test_actor_follows_the_first_critic_whatever_the_second_says(slopes):
     # and whichever is the smaller; Adam's first step is LR towards what the first prefers
     critics = critics_of((0, slopes[0], 0), (0, slopes[1], 0))
     before = state_of(actor_of(0.0, 0.0), critics, updates=1)
-    after, _ = update(before, replay_of(reward=0.0, discount=0.0), KEY)
+    after, _ = update(before, repeated(reward=0.0, discount=0.0), KEY)
     np.testing.assert_allclose(after.actor.layers[0].bias[0], np.sign(slopes[0]) * LR, rtol=1e-3)
 
 
@@ -160,7 +138,7 @@ def test_actor_follows_the_first_critic_whatever_the_second_says(slopes):
 
 def test_critics_move_at_every_update_and_all_else_at_every_second():
     state = state_of(actor_of(0.3, 0.1), critics_of((1, 2, 3), (-1, 1, 2)))
-    replay, moved = replay_of(reward=1.0, discount=0.9), []
+    replay, moved = repeated(reward=1.0, discount=0.9), []
     for i in range(4):
         after, _ = update(state, replay, jax.random.key(i))
         pairs = zip(numbers(*after), numbers(*state), strict=True)
@@ -177,10 +155,10 @@ def test_a_delay_of_nothing_is_refused():
         check(Experiment(td3.Config(delay=0), "X"))
 
 
-def test_slow_copies_take_the_share_tau_of_what_just_moved():
+def test_target_networks_take_the_share_tau_of_what_just_moved():
     slow = {"target_actor": actor_of(-1.0, 2.0), "targets": critics_of((0, 0, -3), (0, 0, 9))}
     before = state_of(actor_of(0.3, 0.1), critics_of((0, 1, 1), (0, 0, 5)), updates=1, **slow)
-    after, _ = update(before, replay_of(reward=3.0, discount=0.0), KEY)
+    after, _ = update(before, repeated(reward=3.0, discount=0.0), KEY)
     for slow_name, name in (("target_actor", "actor"), ("targets", "critics")):
         old, new, slow = numbers(getattr(before, slow_name), getattr(after, name), getattr(after, slow_name))
         np.testing.assert_allclose(slow, 0.75 * old + 0.25 * new, rtol=1e-5)
@@ -188,7 +166,7 @@ def test_slow_copies_take_the_share_tau_of_what_just_moved():
 
 def test_with_a_delay_of_one_everything_moves_at_every_update():
     before = state_of(actor_of(0.3, 0.1), critics_of((1, 2, 3), (-1, 1, 2)))
-    after, _ = quiet(before, replay_of(reward=1.0, discount=0.9), KEY)
+    after, _ = quiet(before, repeated(reward=1.0, discount=0.9), KEY)
     assert all(np.any(a != b) for a, b in zip(numbers(*after), numbers(*before), strict=True))
 
 
@@ -200,7 +178,7 @@ def test_exploration_adds_noise_of_the_chosen_std_and_stays_in_the_box():
     keys = jax.random.split(KEY, 4000)
 
     def actions(actor, explore):
-        return np.asarray(jax.vmap(lambda key: agent.act(actor, f32(1.0), key, explore))(keys))[:, 0]
+        return np.asarray(jax.vmap(lambda key: agent.act(actor, (), f32(1.0), key, explore)[0])(keys))[:, 0]
 
     drawn = actions(actor_of(0.1, 0.1), True)
     assert abs(drawn.mean() - np.tanh(0.2)) < 0.02

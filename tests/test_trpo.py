@@ -9,6 +9,8 @@ import numpy as np
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
+from linear import f32
+from replays import replay_of, spec_of
 from scipy import integrate, stats
 
 from lsac.agents import on_policy, trpo
@@ -17,16 +19,11 @@ from lsac.nn.distributions import normal_kl
 from lsac.nn.networks import MLP
 from lsac.replay import ring as rb
 from lsac.replay import rollouts
-from lsac.types import EnvSpec
 
-SPEC = EnvSpec(obs_dim=3, action_dim=2)
+SPEC = spec_of(3, 2)
 KEY = jax.random.key(0)
 improved = jax.jit(trpo.improved, static_argnums=2)
 CONFIG = trpo.Config(hidden=(5,), epochs=2, minibatches=2, mean_scale=1.0)
-
-
-def f32(values):
-    return jnp.asarray(np.array(values, np.float32))
 
 
 def random_actor(key, spec=SPEC, hidden=(5,)):
@@ -56,7 +53,7 @@ def test_kl_of_gaussians_is_the_integral_it_stands_for():
         integrand = lambda x: stats.norm.pdf(x, *a) * (stats.norm.logpdf(x, *a) - stats.norm.logpdf(x, *b))  # noqa: E731
         return integrate.quad(integrand, -15, 15)[0]
 
-    arguments = [f32([pair[i] for pair in dist]) for dist in (p, q) for i in (0, 1)]
+    arguments = [f32(*(pair[i] for pair in dist)) for dist in (p, q) for i in (0, 1)]
     arguments[1], arguments[3] = jnp.log(arguments[1]), jnp.log(arguments[3])
     np.testing.assert_allclose(normal_kl(*arguments), sum(map(one, p, q)), rtol=1e-5)
     assert normal_kl(*arguments[:2], *arguments[:2]) == 0.0
@@ -68,7 +65,7 @@ def test_kl_of_gaussians_is_the_integral_it_stands_for():
 def test_conjugate_gradients_solve_a_random_system():
     rng = np.random.default_rng(0)
     a = rng.normal(size=(12, 12))
-    matrix, b = f32(a @ a.T / 12 + np.eye(12)), f32(rng.normal(size=12))
+    matrix, b = f32(*(a @ a.T / 12 + np.eye(12))), f32(*rng.normal(size=12))
     solve = jax.jit(lambda b, steps: trpo.conjugate_gradients(lambda v: matrix @ v, b, steps), static_argnums=1)
     exact = np.linalg.solve(np.asarray(matrix, np.float64), b)
     np.testing.assert_allclose(solve(b, 12), exact, rtol=1e-3, atol=1e-4)
@@ -79,8 +76,8 @@ def test_conjugate_gradients_solve_a_random_system():
 
 def test_fisher_matrix_of_a_linear_gaussian_by_hand():
     # mean = w s + b, std σ: F = [[E s², E s], [E s, 1]] / σ² for w and b, and 2 for log σ
-    actor = random_actor(KEY, EnvSpec(1, 1), ())
-    obs, variance = f32([[0.5], [-1.0], [2.0]]), float(jnp.exp(2 * actor.log_std[0]))
+    actor = random_actor(KEY, spec_of(1, 1), ())
+    obs, variance = f32([0.5], [-1.0], [2.0]), float(jnp.exp(2 * actor.log_std[0]))
     theta, restore = ravel_pytree(actor)
     kl = lambda x: trpo.mean_kl(actor, restore(x), obs)  # noqa: E731
     columns = [trpo.fisher_product(kl, theta, v, 0.0) for v in jnp.eye(3)]
@@ -88,7 +85,7 @@ def test_fisher_matrix_of_a_linear_gaussian_by_hand():
     expected[:2, :2] = np.array([[5.25 / 3, 0.5], [0.5, 1.0]]) / variance
     expected[2, 2] = 2.0
     np.testing.assert_allclose(np.array(columns), expected, rtol=1e-4, atol=1e-5)
-    damped = trpo.fisher_product(kl, theta, f32([1, 0, 0]), 0.1)
+    damped = trpo.fisher_product(kl, theta, f32(1, 0, 0), 0.1)
     np.testing.assert_allclose(damped, expected[0] + [0.1, 0, 0], rtol=1e-4, atol=1e-5)
 
 
@@ -213,7 +210,7 @@ def test_where_nothing_is_to_be_gained_the_policy_stays():
 
 def test_surrogate_weighs_standardised_advantages_by_the_ratio():
     actor, batch = random_actor(KEY), random_batch(KEY, random_actor(KEY), size=2)
-    batch = batch._replace(advantage=f32([3.0, 7.0]), log_prob=batch.log_prob - jnp.log(f32([2.0, 0.5])))
+    batch = batch._replace(advantage=f32(3.0, 7.0), log_prob=batch.log_prob - jnp.log(f32(2.0, 0.5)))
     np.testing.assert_allclose(trpo.surrogate(actor, batch), 0.5 * (2.0 * -1.0 + 0.5 * 1.0), rtol=1e-4)
 
 
@@ -221,11 +218,12 @@ def test_surrogate_weighs_standardised_advantages_by_the_ratio():
 
 
 def random_replay(seed, time=8, simulators=2):
+    """Steps that have nothing to do with each other: each is an episode."""
     rng = np.random.default_rng(seed)
-    layout = rb.Layout(*SPEC)
+    layout = rb.layout_of(SPEC)
     rows = rng.normal(size=(time * simulators, layout.width))
     rows[:, layout.fields()["discount"]] = 0.9
-    return rb.Replay(f32(rows), jnp.int32(len(rows)), jnp.int32(0), layout, simulators)
+    return replay_of(layout, rows, stride=simulators, first=np.ones(len(rows)))
 
 
 @functools.cache

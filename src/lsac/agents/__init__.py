@@ -1,18 +1,39 @@
-"""Every algorithm, by the name that the command line uses. A module here offers `Config`, `State` and `make`."""
+"""Every algorithm, by the name that the command line uses.
 
-from types import ModuleType
+The command line, the Python classes (the name in capitals), their help, the contract tests and the benchmarks follow
+from `AGENTS`. The module `lsac.agents.NAME` offers `Config`, a dataclass of options, and `make(config, spec)`, which
+returns an `Agent`; the first line of its docstring is what the help shows.
+"""
 
-from lsac.agents import dipo, dsact, ppo, qsm, redq, sac, td3, trpo
-from lsac.agents.lsac import agent as lsac
+import importlib
+from typing import Any, Protocol, cast
 
-AGENTS: dict[str, ModuleType] = {
-    "lsac": lsac,
-    "sac": sac,
-    "redq": redq,
-    "qsm": qsm,
-    "td3": td3,
-    "dsact": dsact,
-    "ppo": ppo,
-    "trpo": trpo,
-    "dipo": dipo,
-}
+from lsac.types import Agent, EnvSpec
+
+
+class Algorithm(Protocol):
+    """What the module of an algorithm offers."""
+
+    @property
+    def Config(self) -> type[Any]: ...
+
+    def make(self, config: Any, spec: EnvSpec) -> Agent: ...
+
+
+NAMES = (
+    "lsac",
+    "sac",
+    "redq",
+    "qsm",
+    "td3",
+    "dsact",
+    "ppo",
+    "trpo",
+    "dipo",
+)
+AGENTS: dict[str, Algorithm] = {name: cast(Algorithm, importlib.import_module(f"{__name__}.{name}")) for name in NAMES}
+
+
+def summary(algorithm: str) -> str:
+    """One line on an algorithm."""
+    return (AGENTS[algorithm].__doc__ or "").partition("\n")[0]

@@ -1,15 +1,16 @@
-"""DIPO: Yang et al., *Policy Representation via Diffusion Probability Model for Reinforcement Learning*, 2023
-(arXiv 2305.13122).
+"""DIPO (model-free online RL with diffusion policy): Yang et al., 2023 (arXiv 2305.13122).
 
-The policy is a diffusion model of actions given a state, and no gradient of a critic ever enters it. Instead every
-visited action is moved up ∇Q and kept, and the model is fitted to the moved actions as to any data set: supervised
-denoising. The policy can so have many modes. Two critics without entropy say which way is up.
+From *Policy Representation via Diffusion Probability Model for Reinforcement Learning*. The policy is a diffusion model
+of actions given a state, so it can be multimodal. It is never differentiated through Q. Instead, actions from the
+replay are moved along ∇Q by a few Adam steps, the improved actions are stored, and the model is trained to denoise
+them. Two critics without an entropy term, with the minimum of their target networks in the TD target.
 
 Deviations, with reasons: docs/agents/dipo.md.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,51 +19,73 @@ import optax
 
 from lsac.agents.sac import value
 from lsac.agents.td3 import critic_loss, td_target
+from lsac.errors import InputError
 from lsac.nn.diffusion import Ddpm, PredictNoise, cosine_betas, ddpm, noised, sample_ddpm
-from lsac.nn.networks import ACTIVATIONS, MLP, Critic, ensemble, polyak, q_values, redrawn, select
-from lsac.nn.optimisers import adam
+from lsac.nn.networks import ACTIVATIONS, MLP, Activation, Critic, ensemble, min_q, polyak, redrawn, select
+from lsac.nn.optimisers import adam, descend
+from lsac.options import (
+    AddedLater,
+    BatchSize,
+    Between,
+    BufferSize,
+    Count,
+    CountOrZero,
+    Decay,
+    Layers,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    RunOptions,
+)
 from lsac.replay import ring as rb
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values, memoryless
 
 TIME = 32
-"""Numbers that tell the network the time t."""
+"""Size of the embedding of the diffusion step t."""
 
 DRAW = jax.nn.initializers.variance_scaling(0.25, "fan_in", "normal")
-"""How weights start; biases are 0. With the usual random biases an actor can start in one corner for all states."""
+"""Initialiser of weights; biases are 0. With random biases an untrained actor may choose one corner in all states."""
 
 
 @dataclass(frozen=True)
 class Config:
-    hidden: tuple[int, ...] = (256, 256, 256)
+    hidden: Layers = (256, 256, 256)
     """width of each hidden layer, for actor and critics"""
-    activation: str = "mish"
+    activation: Activation = "mish"
     """relu, gelu, tanh or mish"""
-    denoising_steps: int = 100
-    """steps from noise to an action"""
-    batch_size: int = 256
-    """transitions per update for the critics, and as many pairs of state and action for the actor"""
-    actor_lr: float = 3e-4
+    denoising_steps: Annotated[int, Between(1, 10_000)] = 100
+    """denoising steps from noise to an action"""
+    batch_size: BatchSize = 256
+    """transitions per update for the critics, and state-action pairs per update for the actor"""
+    actor_lr: Positive = 3e-4
     """Adam step size of the actor"""
-    critic_lr: float = 3e-4
+    critic_lr: Positive = 3e-4
     """Adam step size of the critics"""
-    adam_beta2: float = 0.999
-    """β₂ of Adam for actor and critics: how much of the running mean of squared gradients a step keeps"""
-    grad_norm: float = 2.0
-    """largest norm of the actor's gradient, and of the critics' together; 0 is no limit"""
-    tau: float = 0.005
-    """share of the new parameters in the target critics and the target actor"""
-    target_every: int = 1
-    """updates between two moves of the target actor"""
-    action_steps: int = 20
-    """Adam steps that a visited action is moved up ∇Q per visit"""
-    action_lr: float = 0.03
-    """Adam step size of these"""
-    action_clip: float = 0.1
-    """largest norm of the gradient of a whole batch of actions, per dimension of an action; 0 is no limit"""
-    pair_capacity: int = 1_000_000
-    """improved actions kept; as many as the replay has rows"""
+    adam_beta2: Annotated[Decay, AddedLater(before=0.999)] = 0.999
+    """β₂ of Adam for actor and critics: decay rate of the running mean of squared gradients"""
+    grad_norm: NotNegative = 2.0
+    """norm to which the gradients of the actor and of all critics together are clipped; 0 means no clipping"""
+    tau: PositiveShare = 0.005
+    """Polyak weight of the new parameters in the target critics and the target actor"""
+    target_every: Count = 1
+    """updates between two updates of the target actor"""
+    action_steps: CountOrZero = 20
+    """Adam steps along ∇Q for a sampled action, per update"""
+    action_lr: Positive = 0.03
+    """Adam step size of these steps"""
+    action_clip: NotNegative = 0.1
+    """norm to which the gradient of a whole batch of actions is clipped, per action dimension; 0 means no clipping"""
+    pair_capacity: BufferSize = 1_000_000
+    """improved actions stored; at least as many as the replay has transitions"""
     no_write_back: bool = False
-    """improved actions are used once and forgotten, as in the published code"""
+    """use improved actions once and do not store them, as in the published code"""
+
+    def check(self, experiment: RunOptions) -> None:
+        needed = min(experiment.replay_capacity, experiment.steps)
+        if self.pair_capacity < needed:
+            raise InputError(
+                f"--pair-capacity {self.pair_capacity}: must be at least the replay's {needed} transitions"
+            )
 
 
 class DiffusionActor(eqx.Module):
@@ -81,7 +104,7 @@ class DiffusionActor(eqx.Module):
         return self.mlp(jnp.concatenate([action, self.time(waves(t)), obs]))
 
     def given(self, obs: Array, steps: int) -> PredictNoise:
-        """ε(s, ·, ·) for one state; what state and time bring to the first layer is worked out once for all steps."""
+        """ε(s, ·, ·) for one state; the contributions of state and time to the first layer are computed once."""
         activate = ACTIVATIONS[self.mlp.activation]
         (first, *middle, last), size = self.mlp.layers, self.mlp.layers[-1].bias.shape[0]
         by_action, by_time, by_obs = jnp.split(first.weight, (size, size + TIME), axis=1)
@@ -105,7 +128,7 @@ class State(NamedTuple):
     actor_opt: optax.OptState
     critic_opt: optax.OptState
     updates: Array
-    pairs: Array  # [M, 2A]: an action as it was visited, and as improved; beside the replay's row of the same index
+    pairs: Array  # [M, 2A]: original and improved action of the transition with the same index in the replay
 
 
 def waves(t: Array) -> Array:
@@ -116,24 +139,19 @@ def waves(t: Array) -> Array:
 
 
 def denoised(actor: DiffusionActor, schedule: Ddpm, obs: Array, start: Array, key: Key, temperature: float) -> Array:
-    """The action that the steps from `start` lead to, with x̂ kept in [−1, 1] at each: a ~ π(·|s) for normal `start`
-    and temperature 1."""
+    """The action that the denoising steps from `start` lead to, with x̂ clipped to [−1, 1] at each step: a ~ π(·|s) for
+    normal `start` and temperature 1."""
     predict = actor.given(obs, len(schedule.betas))
     return sample_ddpm(predict, schedule, start, key, temperature=temperature, clip_clean=True)
 
 
-def lower(critics: Critic, obs: Array, action: Array) -> Array:
-    """[B] min_k Q_k(s, a)."""
-    return jnp.min(q_values(critics, obs, action), axis=0)
-
-
 def improved(config: Config, critics: Critic, obs: Array, action: Array) -> Array:
-    """a after steps of a fresh Adam up Σ_B min_k Q_k(s, a), kept in [−1, 1].
+    """a after steps of a new Adam that maximises Σ_B min_k Q_k(s, a), clipped to [−1, 1].
 
-    The gradient [B, A] of the whole batch is clipped as one, at `action_clip` · dim(A).
+    The norm of the gradient [B, A] of the whole batch is clipped to `action_clip` · dim(A).
     """
-    optimiser = limited(config.action_lr, config.action_clip * action.shape[1])
-    gradient = jax.grad(lambda action: -jnp.sum(lower(critics, obs, action)))
+    optimiser = adam(config.action_lr, max_norm=config.action_clip * action.shape[1], eps=1e-5)
+    gradient = jax.grad(lambda action: -jnp.sum(min_q(critics, obs, action)))
 
     def step(carry: tuple[Array, optax.OptState], _: None) -> tuple[tuple[Array, optax.OptState], None]:
         action, opt = carry
@@ -153,51 +171,53 @@ def actor_loss(actor: DiffusionActor, schedule: Ddpm, obs: Array, action: Array,
 
 
 def newest(pairs: Array, index: Array, visited: Array) -> Array:
-    """[B, A] the actions that these rows of the replay have been improved to so far.
+    """[B, A] the current improved actions of these transitions of the replay.
 
-    A pair belongs to the row of its index if it was made from the very action that stands there. If not, because the
-    row is new or lies beyond the last pair, the visited action is all there is.
+    A pair belongs to the transition with its index if its original action equals the transition's action. Otherwise the
+    transition is newer than the pair, or its index is beyond the last pair, and its own action is returned.
     """
     origin, action = jnp.split(pairs.at[index].get(mode="fill", fill_value=jnp.nan), 2, axis=1)
     return jnp.where(jnp.all(origin == visited, axis=1, keepdims=True), action, visited)
 
 
-def limited(learning_rate: float, norm: float, **options: float) -> optax.GradientTransformation:
-    """Adam on gradients that are scaled down to this norm where theirs is larger; 0 is no limit."""
-    limit = optax.clip_by_global_norm(norm) if norm else optax.identity()
-    return optax.chain(limit, adam(learning_rate, eps=1e-5, **options))
+class Optimisers(NamedTuple):
+    actor: optax.GradientTransformation
+    critics: optax.GradientTransformation
+
+
+def first_state(config: Config, spec: EnvSpec, optimisers: Optimisers, key: Key) -> State:
+    sizes = (spec.obs_dim, spec.action_dim, config.hidden, config.activation)
+
+    def critic(key: Key) -> Critic:
+        key, draw_key = jax.random.split(key)
+        plain = Critic(*sizes, key)
+        return eqx.tree_at(lambda c: c.mlp, plain, redrawn(plain.mlp, DRAW, draw_key))
+
+    actor_key, critic_key = jax.random.split(key)
+    actor = DiffusionActor(*sizes, actor_key)
+    critics = ensemble(critic, 2, critic_key)
+    return State(
+        actor=actor,
+        target_actor=actor,
+        critics=critics,
+        targets=critics,
+        actor_opt=optimisers.actor.init(actor),
+        critic_opt=optimisers.critics.init(critics),
+        updates=jnp.zeros((), jnp.int32),
+        pairs=jnp.zeros((config.pair_capacity, 2 * spec.action_dim)),
+    )
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
     schedule = ddpm(cosine_betas(config.denoising_steps))
-    rates = (config.actor_lr, config.critic_lr)
-    actor_adam, critic_adam = (limited(lr, config.grad_norm, b2=config.adam_beta2) for lr in rates)
+    options = {"max_norm": config.grad_norm, "b2": config.adam_beta2, "eps": 1e-5}
+    optimisers = Optimisers(adam(config.actor_lr, **options), adam(config.critic_lr, **options))
 
     def act(actor: DiffusionActor, obs: Array, key: Key, explore: bool) -> Array:
-        """A draw from the policy; without exploration, the end of the noiseless path from 0."""
+        """A sample of the policy; without exploration, the result of noiseless denoising from 0."""
         start_key, key = jax.random.split(key)
         start = jax.random.normal(start_key, (spec.action_dim,)) if explore else jnp.zeros(spec.action_dim)
         return denoised(actor, schedule, obs, start, key, float(explore))
-
-    def critic(key: Key) -> Critic:
-        key, draw_key = jax.random.split(key)
-        plain = Critic(*spec, config.hidden, config.activation, key)
-        return eqx.tree_at(lambda c: c.mlp, plain, redrawn(plain.mlp, DRAW, draw_key))
-
-    def init(key: Key) -> State:
-        actor_key, critic_key = jax.random.split(key)
-        actor = DiffusionActor(*spec, config.hidden, config.activation, actor_key)
-        critics = ensemble(critic, 2, critic_key)
-        return State(
-            actor=actor,
-            target_actor=actor,
-            critics=critics,
-            targets=critics,
-            actor_opt=actor_adam.init(actor),
-            critic_opt=critic_adam.init(critics),
-            updates=jnp.zeros((), jnp.int32),
-            pairs=jnp.zeros((config.pair_capacity, 2 * spec.action_dim)),
-        )
 
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         batch_key, target_key, pair_key, loss_key = jax.random.split(key, 4)
@@ -205,39 +225,39 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         keys = jax.random.split(target_key, config.batch_size)
         next_action = jax.vmap(act, in_axes=(None, 0, 0, None))(state.target_actor, batch.next_obs, keys, True)
         target = td_target(state.targets, batch, next_action)
-        (q_loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critics, batch, target)
-        updates, critic_opt = critic_adam.update(grads, state.critic_opt)
-        critics = optax.apply_updates(state.critics, updates)
+        critics, critic_opt, q_loss, q, _ = descend(
+            optimisers.critics, critic_loss, state.critics, state.critic_opt, batch, target
+        )
 
-        index = jax.random.randint(pair_key, (config.batch_size,), 0, replay.size)
-        row = replay.layout.unpack(replay.rows[index])
-        before = newest(state.pairs, index, row.action)
-        after = improved(config, critics, row.obs, before)
+        index = rb.indices(replay, pair_key, (config.batch_size,))
+        visited = rb.take(replay, index)
+        before = newest(state.pairs, index, visited.action)
+        after = improved(config, critics, visited.obs, before)
         pairs = state.pairs
         if not config.no_write_back:
-            pairs = pairs.at[index].set(jnp.concatenate([row.action, after], axis=1), mode="drop")
-
-        pi_loss, grads = jax.value_and_grad(actor_loss)(state.actor, schedule, row.obs, after, loss_key)
-        updates, actor_opt = actor_adam.update(grads, state.actor_opt)
-        actor = optax.apply_updates(state.actor, updates)
+            pairs = pairs.at[index].set(jnp.concatenate([visited.action, after], axis=1), mode="drop")
+        data = schedule, visited.obs, after, loss_key
+        actor, actor_opt, pi_loss, *_ = descend(
+            optimisers.actor, actor_loss, state.actor, state.actor_opt, *data, has_aux=False
+        )
 
         target_actor = polyak(state.target_actor, actor, config.tau)
         if config.target_every > 1:
             target_actor = select(state.updates % config.target_every == 0, target_actor, state.target_actor)
+        gain = min_q(critics, visited.obs, after) - min_q(critics, visited.obs, before)
         metrics = {
             "critic_loss": q_loss,
             "actor_loss": pi_loss,
             "q_mean": jnp.mean(q),
-            "improvement": jnp.mean(lower(critics, row.obs, after) - lower(critics, row.obs, before)),
+            "improvement": jnp.mean(gain),
         }
         targets = polyak(state.targets, critics, config.tau)
         return State(actor, target_actor, critics, targets, actor_opt, critic_opt, state.updates + 1, pairs), metrics
 
     return Agent(
-        init=init,
+        init=partial(first_state, config, spec, optimisers),
         policy=lambda state: state.actor,
-        act=act,
+        act=memoryless(act),
         update=update,
-        critics=lambda state: state.critics,
-        value=value,
+        values=Values(lambda state: state.critics, value),
     )

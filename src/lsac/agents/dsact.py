@@ -1,57 +1,70 @@
 """DSAC-T: Duan et al., *Distributional Soft Actor-Critic with Three Refinements*, 2023 (arXiv 2310.05858).
 
-Soft Actor-Critic whose two critics learn the whole return as a Gaussian. The mean follows the expected target, the
-standard deviation a drawn one that is held near the mean, and the loss is scaled by the average variance, so that
-step sizes need not know the size of rewards. Next actions come from a slow actor.
+SAC with two critics that model the return as a Gaussian N(Q, σ²). Q is regressed onto the expected TD target, σ onto a
+sampled target that is clipped to a range around Q. The loss is scaled by the running mean of σ², so that the step sizes
+do not depend on the reward scale. Next actions come from a target actor.
 
-The loss of the released code is not the one of the paper: both are here. Deviations: docs/agents/dsact.md.
+The loss of the authors' code differs from the paper's; both are implemented. Deviations: docs/agents/dsact.md.
 """
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from lsac.agents.lsac.chains import lower, returns, targets_of
-from lsac.agents.sac import act
+from lsac.agents import sac
 from lsac.nn.distributions import gaussian_return_loss, huber_return_loss
-from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, polyak, sample_actions, select
-from lsac.nn.optimisers import adam
+from lsac.nn.networks import (
+    NARROW_LOG_STD,
+    Activation,
+    GaussianActor,
+    GaussianCritic,
+    ensemble,
+    polyak,
+    sample_actions,
+    select,
+)
+from lsac.nn.optimisers import adam, descend
+from lsac.options import BatchSize, Count, Layers, NotNegative, Positive, PositiveShare
 from lsac.replay import ring as rb
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition, Values, memoryless
+
+LARGEST_Z = 3.0
+"""A sampled return is clipped to this many stds around its mean, as in the published code."""
 
 
 @dataclass(frozen=True)
 class Config:
-    hidden: tuple[int, ...] = (256, 256, 256)
+    hidden: Layers = (256, 256, 256)
     """width of each hidden layer, for actor and critics"""
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     """relu, gelu, tanh or mish"""
     loss: Literal["published", "released"] = "published"
-    """loss of the critics: the gradient that the paper gives, or what its code does"""
-    batch_size: int = 256
+    """loss of the critics: that of the paper (published) or that of its code (released)"""
+    batch_size: BatchSize = 256
     """transitions per update"""
-    actor_lr: float = 1e-4
+    actor_lr: Positive = 1e-4
     """Adam step size of the actor"""
-    critic_lr: float = 1e-4
+    critic_lr: Positive = 1e-4
     """Adam step size of the critics"""
-    alpha_lr: float = 3e-4
-    """Adam step size of log α; 0 keeps α as it starts"""
-    tau: float = 0.005
-    """share of the new parameters in slow copies, and of a batch in running means"""
-    delay: int = 2
-    """actor, α and all slow copies move at every so many updates"""
-    alpha_init: float = math.e
-    """entropy weight at the start"""
+    alpha_lr: NotNegative = 3e-4
+    """Adam step size of log α; 0 keeps α at its initial value"""
+    tau: PositiveShare = 0.005
+    """Polyak weight of the new parameters in target networks, and of a batch in running means"""
+    delay: Count = 2
+    """critic updates per update of the actor, α and all target networks"""
+    alpha_init: Positive = math.e
+    """initial entropy weight α"""
     target_entropy: float | None = None
-    """entropy that α is tuned for; None is −dim(A)"""
-    bound_factor: float = 3.0
-    """the std's target stays within this many mean stds of Q"""
-    std_eps: float = 0.1
-    """ε in the denominators of the loss, and in the scale of the published one"""
+    """entropy that α is tuned to reach; None means −dim(A)"""
+    bound_factor: Positive = 3.0
+    """the sampled return target is clipped to Q ± this many times the mean σ"""
+    std_eps: NotNegative = 0.1
+    """ε in the denominators of the loss, and in the scale of the published loss"""
 
 
 class State(NamedTuple):
@@ -74,8 +87,34 @@ def value(critics: GaussianCritic, obs: Array, action: Array) -> Metrics:
     return {"q": jnp.min(mean), "return_std": jnp.mean(std)}
 
 
+def returns(critics: GaussianCritic, obs: Array, action: Array) -> tuple[Array, Array]:
+    """Means and stds [K, B] of the returns that K critics predict on a batch."""
+    return jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
+
+
+def min_mean(critics: GaussianCritic, obs: Array, action: Array) -> Array:
+    """[B] min_k Q_k(s, a), the smallest mean return."""
+    return jnp.min(returns(critics, obs, action)[0], axis=0)
+
+
+def return_targets(
+    targets: GaussianCritic, actor: GaussianActor, alpha: Array, batch: Transition, key: Key
+) -> tuple[Array, Array]:
+    """y_Q and y_Z [B]: soft TD targets from Q̄ and from a sampled return of the target critic with the smaller mean."""
+    action_key, return_key = jax.random.split(key)
+    action, log_prob = sample_actions(actor, batch.next_obs, action_key)
+    mean, std = returns(targets, batch.next_obs, action)
+    least = jnp.argmin(mean, axis=0)[None]
+    mean, std = (jnp.take_along_axis(x, least, axis=0)[0] for x in (mean, std))
+    z = jnp.clip(jax.random.normal(return_key, mean.shape), -LARGEST_Z, LARGEST_Z)
+    entropy = alpha * log_prob
+    y_q = batch.reward + batch.discount * (mean - entropy)
+    y_z = batch.reward + batch.discount * (mean + std * z - entropy)
+    return y_q, y_z
+
+
 def running_mean(old: Array, x: Array, tau: float, updates: Array) -> Array:
-    """old + τ (E_B[x] − old), x [2, B]; the first batch's mean where there is no old one yet."""
+    """old + τ (E_B[x] − old), x [2, B]; at the first update, the mean of the batch."""
     new = jnp.mean(x, axis=1)
     return jnp.where(updates == 0, new, old + tau * (new - old))
 
@@ -83,7 +122,7 @@ def running_mean(old: Array, x: Array, tau: float, updates: Array) -> Array:
 def critic_loss(
     critics: GaussianCritic, batch: Transition, y_q: Array, y_z: Array, state: State, config: Config
 ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-    """The chosen loss, summed over critics; also the running means and the mean and std [2, B] that are predicted."""
+    """The chosen loss, summed over critics. Also returns the running means and the predicted mean and std [2, B]."""
     mean, std = returns(critics, batch.obs, batch.action)
     fixed = jax.lax.stop_gradient(std)
     std_mean = running_mean(state.std_mean, fixed, config.tau, state.updates)
@@ -103,89 +142,73 @@ def actor_loss(
 ) -> tuple[Array, Array]:
     """α log π(a|s) − min_k Q_k(s, a), a ~ π reparameterised. Also returns the mean log density."""
     action, log_prob = sample_actions(actor, obs, key)
-    return jnp.mean(alpha * log_prob - lower(critics, obs, action)), jnp.mean(log_prob)
+    return jnp.mean(alpha * log_prob - min_mean(critics, obs, action)), jnp.mean(log_prob)
 
 
 def alpha_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Array:
-    """−log α · (log π + H̄): SAC's without the factor α, so that steps are as large where α is small."""
+    """−log α · (log π + H̄): SAC's loss without the factor α, so that a small α does not slow its own tuning."""
     return -log_alpha * jax.lax.stop_gradient(log_prob + target_entropy)
 
 
-def make(config: Config, spec: EnvSpec) -> Agent:
-    actor_adam, critic_adam, alpha_adam = (adam(lr) for lr in (config.actor_lr, config.critic_lr, config.alpha_lr))
-    target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
+def first_state(config: Config, spec: EnvSpec, optimisers: sac.Optimisers, key: Key) -> State:
+    sizes = (spec.obs_dim, spec.action_dim, config.hidden, config.activation)
+    actor_key, critic_key = jax.random.split(key)
+    actor = GaussianActor(*sizes, actor_key, NARROW_LOG_STD)
+    critics = ensemble(lambda k: GaussianCritic(*sizes, k), 2, critic_key)
+    log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
+    return State(
+        actor=actor,
+        target_actor=actor,
+        critics=critics,
+        targets=critics,
+        std_mean=jnp.zeros(2),
+        var_mean=jnp.zeros(2),
+        log_alpha=log_alpha,
+        actor_opt=optimisers.actor.init(actor),
+        critic_opt=optimisers.critics.init(critics),
+        alpha_opt=optimisers.alpha.init(log_alpha),
+        updates=jnp.zeros((), jnp.int32),
+    )
 
-    def init(key: Key) -> State:
-        actor_key, critic_key = jax.random.split(key)
-        actor = GaussianActor(*spec, config.hidden, config.activation, actor_key, (-20.0, 0.5))
-        critics = ensemble(lambda k: GaussianCritic(*spec, config.hidden, config.activation, k), 2, critic_key)
-        log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
-        return State(
-            actor=actor,
-            target_actor=actor,
-            critics=critics,
-            targets=critics,
-            std_mean=jnp.zeros(2),
-            var_mean=jnp.zeros(2),
-            log_alpha=log_alpha,
-            actor_opt=actor_adam.init(actor),
-            critic_opt=critic_adam.init(critics),
-            alpha_opt=alpha_adam.init(log_alpha),
-            updates=jnp.zeros((), jnp.int32),
-        )
+
+def make(config: Config, spec: EnvSpec) -> Agent:
+    optimisers = sac.Optimisers(*(adam(lr) for lr in (config.actor_lr, config.critic_lr, config.alpha_lr)))
+    target_entropy = sac.entropy_target(config.target_entropy, spec)
 
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         batch_key, target_key, action_key = jax.random.split(key, 3)
         batch = rb.sample(replay, batch_key, config.batch_size)
+
         alpha = jnp.exp(state.log_alpha)
-
-        y_q, y_z = targets_of(state.targets, state.target_actor, alpha, batch, target_key)
-        (_, aux), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critics, batch, y_q, y_z, state, config)
-        std_mean, var_mean, mean, std = aux
-        updates, critic_opt = critic_adam.update(grads, state.critic_opt)
-        critics = optax.apply_updates(state.critics, updates)
-
-        (pi_loss, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(
-            state.actor, critics, alpha, batch.obs, action_key
-        )
-        updates, actor_opt = actor_adam.update(grads, state.actor_opt)
-        actor = optax.apply_updates(state.actor, updates)
-
-        a_loss, grads = jax.value_and_grad(alpha_loss)(state.log_alpha, log_prob, target_entropy)
-        updates, alpha_opt = alpha_adam.update(grads, state.alpha_opt)
-        log_alpha = optax.apply_updates(state.log_alpha, updates)
-
+        y_q, y_z = return_targets(state.targets, state.target_actor, alpha, batch, target_key)
+        data = batch, y_q, y_z, state, config
+        critics = descend(optimisers.critics, critic_loss, state.critics, state.critic_opt, *data)
+        std_mean, var_mean, mean, std = critics.aux
         before = state._replace(
-            critics=critics,
-            critic_opt=critic_opt,
+            critics=critics.params,
+            critic_opt=critics.opt,
             std_mean=std_mean,
             var_mean=var_mean,
             updates=state.updates + 1,
         )
-        after = before._replace(
-            actor=actor,
-            target_actor=polyak(state.target_actor, actor, config.tau),
-            targets=polyak(state.targets, critics, config.tau),
-            log_alpha=log_alpha,
-            actor_opt=actor_opt,
-            alpha_opt=alpha_opt,
+
+        losses = sac.PolicyLosses(actor_loss, alpha_loss)
+        after, metrics = sac.improve_policy(optimisers, before, losses, batch.obs, target_entropy, action_key)
+        after = after._replace(
+            target_actor=polyak(state.target_actor, after.actor, config.tau),
+            targets=polyak(state.targets, after.critics, config.tau),
         )
-        metrics = {
+        metrics |= {
             "critic_loss": jnp.mean((mean - y_q[None]) ** 2),
-            "actor_loss": pi_loss,
-            "ent_coef": alpha,
-            "ent_coef_loss": a_loss,
-            "entropy": -log_prob,
             "q_mean": jnp.mean(mean),
             "q_std": jnp.mean(std),
         }
         return select(state.updates % config.delay == 0, after, before), metrics
 
     return Agent(
-        init=init,
+        init=partial(first_state, config, spec, optimisers),
         policy=lambda state: state.actor,
-        act=act,
+        act=memoryless(sac.act),
         update=update,
-        critics=lambda state: state.critics,
-        value=value,
+        values=Values(lambda state: state.critics, value),
     )

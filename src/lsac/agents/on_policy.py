@@ -1,4 +1,4 @@
-"""What PPO and TRPO share: a Gaussian policy, a value function, and the scales in which both see the world."""
+"""Shared by PPO and TRPO: a Gaussian policy, a value function, and the moments that normalise their inputs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,17 +8,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from lsac.nn import normalisation as normalize
+from lsac.errors import InputError
+from lsac.nn import normalisation
 from lsac.nn.distributions import normal_log_prob
 from lsac.nn.networks import MLP, redrawn
 from lsac.nn.normalisation import Moments
+from lsac.options import RunOptions
 from lsac.replay import ring as rb
 from lsac.replay import rollouts
 from lsac.types import Array, EnvSpec, Key, Metrics
 
 
 class Actor(eqx.Module):
-    """Observation → mean and log std of a Gaussian over actions; the std is the same everywhere."""
+    """Observation → mean and log std of a Gaussian over actions; the std does not depend on the observation."""
 
     mlp: MLP
     log_std: Array
@@ -33,7 +35,7 @@ class Policy(NamedTuple):
 
 
 class Values(NamedTuple):
-    """V(s) is the critic's output times the size of returns."""
+    """V(s) is the critic's output times the return scale."""
 
     critic: MLP
     obs_moments: Moments
@@ -56,7 +58,7 @@ class ActorCritic(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is learned from: `obs` is normalised, `returns` and `value` are in units of the size of returns."""
+    """Training data: `obs` is normalised, `returns` and `value` are in units of the return scale."""
 
     obs: Array
     action: Array
@@ -64,6 +66,14 @@ class Batch(NamedTuple):
     advantage: Array
     returns: Array
     value: Array
+
+
+def check_run(minibatches: int, run: RunOptions) -> None:
+    """Rules between the options of PPO or TRPO and those of the run."""
+    if run.chunk % minibatches:
+        raise InputError(f"--minibatches {minibatches}: must divide --chunk {run.chunk}")
+    if run.normalise_observations:
+        raise InputError("--normalise-observations: this agent does so by itself, see --obs-clip")
 
 
 def init(
@@ -75,24 +85,24 @@ def init(
     mean = redrawn(MLP((spec.obs_dim, *hidden, spec.action_dim), activation, keys[0]), draw, keys[1], mean_scale)
     critic = redrawn(MLP((spec.obs_dim, *hidden, 1), activation, keys[2]), draw, keys[3])
     actor = Actor(mean, jnp.full((spec.action_dim,), log_std, jnp.float32))
-    return ActorCritic(actor, critic, normalize.empty((spec.obs_dim,)), normalize.empty(()))
+    return ActorCritic(actor, critic, normalisation.empty((spec.obs_dim,)), normalisation.empty(()))
 
 
-def seen(moments: Moments, obs: Array, clip: float) -> Array:
-    """One observation as the networks see it."""
-    return normalize.normalised(moments, obs, clip) if clip else obs
+def scaled(moments: Moments, obs: Array, clip: float) -> Array:
+    """One observation as input of the networks: normalised, unless `clip` is 0."""
+    return normalisation.normalised(moments, obs, clip) if clip else obs
 
 
 def act(obs_clip: float, policy: Policy, obs: Array, key: Key, explore: bool) -> Array:
-    """The action as it was drawn, beyond ±1 if need be: the simulator clips it, the density needs it whole."""
-    mean, log_std = policy.actor(seen(policy.obs_moments, obs, obs_clip))
+    """The sampled action while exploring, which may exceed ±1: only the simulator clips it, so its density is exact."""
+    mean, log_std = policy.actor(scaled(policy.obs_moments, obs, obs_clip))
     return mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape) if explore else jnp.clip(mean, -1.0, 1.0)
 
 
 def value(obs_clip: float, values: Values, obs: Array, action: Array) -> Metrics:
-    """V(s), whatever the action, in units of the reward."""
-    size = normalize.root_mean_square(values.return_moments)
-    return {"q": size * values.critic(seen(values.obs_moments, obs, obs_clip))[0]}
+    """V(s), which does not depend on the action, in units of the reward."""
+    scale = normalisation.root_mean_square(values.return_moments)
+    return {"q": scale * values.critic(scaled(values.obs_moments, obs, obs_clip))[0]}
 
 
 def log_probs(actor: Actor, obs: Array, action: Array) -> Array:
@@ -107,36 +117,39 @@ def entropy(log_std: Array) -> Array:
 def prepared(
     networks: ActorCritic, replay: rb.Replay, obs_clip: float, lam: float
 ) -> tuple[ActorCritic, rollouts.Rollout, Array]:
-    """The networks with the chunk in their moments, the chunk with normalised observations, and the log densities
-    [T, E] of its actions.
+    """The networks with the chunk merged into their moments, the chunk with normalised observations, and the log
+    densities [T, E] of its actions.
 
-    The densities are those that the actions were drawn with, so they are taken with the moments of then. All that is
-    learned is learned in the new moments, with which the policy will act: it never acts in a scale that it was not
-    trained in, not even after the very first update, before which there are no moments.
+    The densities are computed with the old moments, with which the actions were sampled. Everything is trained with the
+    new moments, so the policy always acts with the moments that it was last trained with. Before the first update,
+    observations are not normalised.
     """
     rollout = rollouts.read(replay)
     steps = rollout.steps
-    look = lambda moments, obs: jax.vmap(jax.vmap(partial(seen, moments, clip=obs_clip)))(obs)  # noqa: E731
+
+    def look(moments: Moments, obs: Array) -> Array:
+        return jax.vmap(jax.vmap(partial(scaled, moments, clip=obs_clip)))(obs)
+
     then = look(networks.obs_moments, steps.obs)
     log_prob = jax.vmap(partial(log_probs, networks.actor))(then, steps.action)
 
-    moments = normalize.merged(networks.obs_moments, steps.obs.reshape(-1, steps.obs.shape[-1]))
+    moments = normalisation.merged(networks.obs_moments, steps.obs.reshape(-1, steps.obs.shape[-1]))
     networks = networks._replace(obs_moments=moments)
     steps = steps._replace(obs=look(moments, steps.obs), next_obs=look(moments, steps.next_obs))
     rollout = rollout._replace(steps=steps)
 
-    size = normalize.root_mean_square(networks.return_moments)
+    scale = normalisation.root_mean_square(networks.return_moments)
     _, returns, _ = estimates(networks.values, rollout, lam)
-    moments = normalize.merged(networks.return_moments, size * returns.reshape(-1))
+    moments = normalisation.merged(networks.return_moments, scale * returns.reshape(-1))
     return networks._replace(return_moments=moments), rollout, log_prob
 
 
 def estimates(values: Values, rollout: rollouts.Rollout, lam: float) -> tuple[Array, Array, Array]:
-    """Advantages A [T, E] in units of the reward; returns A + V and values V in units of the size of returns."""
-    steps, size = rollout.steps, normalize.root_mean_square(values.return_moments)
+    """Advantages A [T, E] in units of the reward; returns A + V and values V in units of the return scale."""
+    steps, scale = rollout.steps, normalisation.root_mean_square(values.return_moments)
     value, next_value = (jax.vmap(jax.vmap(values.critic))(obs)[..., 0] for obs in (steps.obs, steps.next_obs))
-    advantage = rollouts.gae(steps.reward, steps.discount, size * value, size * next_value, rollout.continues, lam)
-    return advantage, value + advantage / size, value
+    advantage = rollouts.gae(steps.reward, steps.discount, scale * value, scale * next_value, rollout.continues, lam)
+    return advantage, value + advantage / scale, value
 
 
 def standardised(advantage: Array) -> Array:
@@ -144,21 +157,21 @@ def standardised(advantage: Array) -> Array:
 
 
 def critic_loss(value: Array, batch: Batch, clip: float | None = None) -> Array:
-    """E (V − R)²; with a clip, the larger of that and the same with V held within ± clip of what it was."""
+    """E (V − R)²; with `clip`, the maximum of that error and the error of V clipped to ± clip around its old value."""
     error = (value - batch.returns) ** 2
     if clip is not None:
-        held = batch.value + jnp.clip(value - batch.value, -clip, clip)
-        error = jnp.maximum(error, (held - batch.returns) ** 2)
+        clipped = batch.value + jnp.clip(value - batch.value, -clip, clip)
+        error = jnp.maximum(error, (clipped - batch.returns) ** 2)
     return jnp.mean(error)
 
 
-def told(values: Values, returns: Array, value: Array) -> Metrics:
+def value_metrics(values: Values, returns: Array, value: Array) -> Metrics:
     """The mean of V in units of the reward, and 1 − var(R − V) / var(R): 1 is a perfect critic, 0 a constant one."""
-    total, size = jnp.var(returns), normalize.root_mean_square(values.return_moments)
+    total, scale = jnp.var(returns), normalisation.root_mean_square(values.return_moments)
     explained = jnp.where(total > 0, 1.0 - jnp.var(returns - value) / jnp.maximum(total, 1e-8), 0.0)
-    return {"q_mean": size * jnp.mean(value), "explained_variance": explained}
+    return {"q_mean": scale * jnp.mean(value), "explained_variance": explained}
 
 
 def remaining(updates: Array, anneal_updates: int | None) -> Array:
-    """The share of the step sizes that is left. Only a run knows how long it is: without one, all of it."""
+    """Factor on the step sizes: decays linearly from 1 to 0 over `anneal_updates`; constant 1 if that is 0 or None."""
     return jnp.maximum(1.0 - updates.astype(jnp.float32) / anneal_updates, 0.0) if anneal_updates else jnp.ones(())

@@ -1,10 +1,11 @@
 """Randomised Ensembled Double Q-learning: Chen, Wang, Zhou, Ross, ICLR 2021 (arXiv 2101.05982).
 
-SAC that learns twenty times from every environment step and does not overestimate for it: of ten critics, a random
-two give the target at each of the twenty critic steps, by their minimum. The actor then moves once, up the mean of all
-ten. One `update` is the whole of this, so that it stands for one environment step as SAC's does.
+SAC with twenty critic steps per environment step. To limit overestimation, it trains ten critics, and the target of
+each critic step is the minimum of two target networks chosen at random. The actor is updated once, after the last
+critic step, and maximises the mean of all ten critics. One `update` does all of this, so it corresponds to one
+environment step, as in SAC.
 
-What is not defined here is SAC. Deviations, with reasons: docs/agents/redq.md.
+Everything that is not defined here is SAC's. Deviations, with reasons: docs/agents/redq.md.
 """
 
 from dataclasses import dataclass
@@ -13,43 +14,58 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
-from lsac.agents.sac import State, act, alpha_loss, critic_loss, td_target
-from lsac.nn.networks import Critic, GaussianActor, ensemble, polyak, q_values, redrawn, sample_actions
-from lsac.nn.optimisers import adam
+from lsac.agents import sac
+from lsac.errors import InputError
+from lsac.nn.networks import (
+    WIDE_LOG_STD,
+    Activation,
+    Critic,
+    GaussianActor,
+    ensemble,
+    polyak,
+    q_values,
+    redrawn,
+    sample_actions,
+)
+from lsac.nn.optimisers import adam, descend
+from lsac.options import BatchSize, Count, Layers, NotNegative, Positive, PositiveShare, RunOptions
 from lsac.replay import ring as rb
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values, memoryless
 
 Network = TypeVar("Network", Critic, GaussianActor)
 
 
 @dataclass(frozen=True)
 class Config:
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Layers = (256, 256)
     """width of each hidden layer, for actor and critics"""
-    activation: str = "relu"
+    activation: Activation = "relu"
     """relu, gelu, tanh or mish"""
-    critics: int = 10
-    """number of critics N; the actor follows their mean"""
-    subset: int = 2
-    """number of critics M, drawn anew for every critic step, whose minimum is the target"""
-    critic_updates: int = 20
-    """critic steps G per update, each on its own batch; the actor and α move once, after the last"""
-    batch_size: int = 256
+    critics: Count = 10
+    """number of critics N; the actor maximises their mean"""
+    subset: Count = 2
+    """number of critics M, chosen at random for every critic step, whose minimum is the target"""
+    critic_updates: Count = 20
+    """critic steps G per update, each on its own batch; the actor and α are updated once, after the last"""
+    batch_size: BatchSize = 256
     """transitions per critic step"""
-    actor_lr: float = 3e-4
+    actor_lr: Positive = 3e-4
     """Adam step size of the actor"""
-    critic_lr: float = 3e-4
+    critic_lr: Positive = 3e-4
     """Adam step size of the critics"""
-    alpha_lr: float = 3e-4
-    """Adam step size of log α; 0 keeps α as it starts"""
-    tau: float = 0.005
-    """share of the new parameters in the target critics at every critic step"""
-    alpha_init: float = 1.0
-    """entropy weight at the start"""
+    alpha_lr: NotNegative = 3e-4
+    """Adam step size of log α; 0 keeps α at its initial value"""
+    tau: PositiveShare = 0.005
+    """Polyak weight of the new parameters in the target critics, at every critic step"""
+    alpha_init: Positive = 1.0
+    """initial entropy weight α"""
     target_entropy: float | None = None
-    """entropy that α is tuned for; None is −dim(A)"""
+    """entropy that α is tuned to reach; None means −dim(A)"""
+
+    def check(self, experiment: RunOptions) -> None:
+        if self.subset > self.critics:
+            raise InputError(f"--subset {self.subset}: must be at most --critics {self.critics}")
 
 
 def glorot(network: Network, key: Key) -> Network:
@@ -59,7 +75,7 @@ def glorot(network: Network, key: Key) -> Network:
 
 
 def subset(critics: Critic, count: int, key: Key) -> Critic:
-    """A set M of `count` different critics, all sets equally likely."""
+    """A random subset M of `count` different critics, all subsets equally likely."""
     total = jax.tree.leaves(critics)[0].shape[0]
     index = jax.random.choice(key, total, (count,), replace=False)
     return jax.tree.map(lambda leaf: leaf[index], critics)
@@ -77,29 +93,27 @@ def actor_loss(actor: GaussianActor, critics: Critic, alpha: Array, obs: Array, 
 
 
 def value(critics: Critic, obs: Array, action: Array) -> Metrics:
-    """What the actor climbs, and how far the critics are apart."""
+    """The mean of the critics, which the actor maximises, and their standard deviation."""
     q = jax.vmap(lambda critic: critic(obs, action))(critics)
     return {"q": jnp.mean(q), "q_spread": jnp.std(q)}
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
-    actor_adam, critic_adam, alpha_adam = (adam(lr) for lr in (config.actor_lr, config.critic_lr, config.alpha_lr))
-    target_entropy = -float(spec.action_dim) if config.target_entropy is None else config.target_entropy
+    optimisers = sac.Optimisers(*(adam(lr) for lr in (config.actor_lr, config.critic_lr, config.alpha_lr)))
+    target_entropy = sac.entropy_target(config.target_entropy, spec)
+    sizes = (spec.obs_dim, spec.action_dim, config.hidden, config.activation)
 
     def critic(key: Key) -> Critic:
         key, weight_key = jax.random.split(key)
-        return glorot(Critic(*spec, config.hidden, config.activation, key), weight_key)
+        return glorot(Critic(*sizes, key), weight_key)
 
-    def init(key: Key) -> State:
+    def init(key: Key) -> sac.State:
         actor_key, weight_key, critic_key = jax.random.split(key, 3)
-        actor = GaussianActor(*spec, config.hidden, config.activation, actor_key, (-20.0, 2.0))
-        actor = glorot(actor, weight_key)
+        actor = glorot(GaussianActor(*sizes, actor_key, WIDE_LOG_STD), weight_key)
         critics = ensemble(critic, config.critics, critic_key)
-        log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
-        opts = actor_adam.init(actor), critic_adam.init(critics), alpha_adam.init(log_alpha)
-        return State(actor, critics, critics, log_alpha, *opts)
+        return sac.first_state(actor, critics, config.alpha_init, optimisers)
 
-    def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
+    def update(state: sac.State, replay: rb.Replay, key: Key) -> tuple[sac.State, Metrics]:
         critic_key, action_key = jax.random.split(key)
         alpha = jnp.exp(state.log_alpha)
 
@@ -107,44 +121,25 @@ def make(config: Config, spec: EnvSpec) -> Agent:
             critics, targets, opt = carry
             batch_key, subset_key, target_key = jax.random.split(key, 3)
             batch = rb.sample(replay, batch_key, config.batch_size)
-            drawn = subset(targets, config.subset, subset_key)
-            target = td_target(drawn, state.actor, alpha, batch, target_key)
-            (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(critics, batch, target)
-            updates, opt = critic_adam.update(grads, opt)
-            critics = optax.apply_updates(critics, updates)
+            chosen = subset(targets, config.subset, subset_key)
+            target = sac.td_target(chosen, state.actor, alpha, batch, target_key)
+            critics, opt, loss, q, _ = descend(optimisers.critics, sac.critic_loss, critics, opt, batch, target)
             return (critics, polyak(targets, critics, config.tau), opt), (batch.obs, loss, jnp.mean(q))
 
         start = state.critics, state.targets, state.critic_opt
         (critics, targets, critic_opt), (obs, q_loss, q) = jax.lax.scan(
             critic_step, start, jax.random.split(critic_key, config.critic_updates)
         )
-
-        (pi_loss, log_prob), grads = jax.value_and_grad(actor_loss, has_aux=True)(
-            state.actor, critics, alpha, obs[-1], action_key
-        )
-        updates, actor_opt = actor_adam.update(grads, state.actor_opt)
-        actor = optax.apply_updates(state.actor, updates)
-
-        a_loss, grads = jax.value_and_grad(alpha_loss)(state.log_alpha, log_prob, target_entropy)
-        updates, alpha_opt = alpha_adam.update(grads, state.alpha_opt)
-        log_alpha = optax.apply_updates(state.log_alpha, updates)
-
-        metrics = {
-            "critic_loss": jnp.mean(q_loss),
-            "actor_loss": pi_loss,
-            "ent_coef": alpha,
-            "ent_coef_loss": a_loss,
-            "entropy": -log_prob,
-            "q_mean": jnp.mean(q),
-        }
-        return State(actor, critics, targets, log_alpha, actor_opt, critic_opt, alpha_opt), metrics
+        state = state._replace(critics=critics, targets=targets, critic_opt=critic_opt)
+        losses = sac.PolicyLosses(actor_loss, sac.alpha_loss)
+        state, metrics = sac.improve_policy(optimisers, state, losses, obs[-1], target_entropy, action_key)
+        return state, metrics | {"critic_loss": jnp.mean(q_loss), "q_mean": jnp.mean(q)}
 
     return Agent(
         init=init,
         policy=lambda state: state.actor,
-        act=act,
+        act=memoryless(sac.act),
         update=update,
-        critics=lambda state: state.critics,
-        value=value,
+        values=Values(lambda state: state.critics, value),
         gradient_steps=config.critic_updates,
     )

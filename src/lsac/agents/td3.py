@@ -1,50 +1,52 @@
-"""Twin Delayed DDPG: Fujimoto, van Hoof, Meger, *Addressing Function Approximation Error in Actor-Critic Methods*,
-ICML 2018 (arXiv 1802.09477).
+"""Twin Delayed DDPG (TD3): Fujimoto, van Hoof, Meger, ICML 2018 (arXiv 1802.09477).
 
-A deterministic actor climbs the first of two critics. Both critics bootstrap from the smaller of their slow copies, at
-the slow actor's action plus a little clipped noise; the actor and all slow copies move at every second update only.
+From *Addressing Function Approximation Error in Actor-Critic Methods*. A deterministic actor maximises the first of two
+critics. The TD target is the minimum of the two target critics at the target actor's action plus clipped noise (target
+policy smoothing). The actor and all target networks are updated only at every second update.
 
 Deviations, with reasons: docs/agents/td3.md.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from lsac.agents.sac import value
-from lsac.nn.networks import MLP, Critic, ensemble, polyak, q_values, select
-from lsac.nn.optimisers import adam
+from lsac.nn.networks import MLP, Activation, Critic, ensemble, min_q, polyak, q_values, select
+from lsac.nn.optimisers import adam, descend
+from lsac.options import AddedLater, BatchSize, Count, Decay, Layers, NotNegative, Positive, PositiveShare
 from lsac.replay import ring as rb
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition, Values, memoryless
 
 
 @dataclass(frozen=True)
 class Config:
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Layers = (256, 256)
     """width of each hidden layer, for actor and critics"""
-    activation: str = "relu"
+    activation: Activation = "relu"
     """relu, gelu, tanh or mish"""
-    batch_size: int = 256
+    batch_size: BatchSize = 256
     """transitions per update"""
-    actor_lr: float = 3e-4
+    actor_lr: Positive = 3e-4
     """Adam step size of the actor"""
-    critic_lr: float = 3e-4
+    critic_lr: Positive = 3e-4
     """Adam step size of the critics"""
-    adam_beta2: float = 0.999
-    """β₂ of Adam: how much of the running mean of squared gradients a step keeps"""
-    tau: float = 0.005
-    """share of the new parameters in the slow copies whenever these move"""
-    delay: int = 2
-    """actor and all slow copies move at every so many updates"""
-    exploration_noise: float = 0.1
+    adam_beta2: Annotated[Decay, AddedLater(before=0.999)] = 0.999
+    """β₂ of Adam: decay rate of the running mean of squared gradients"""
+    tau: PositiveShare = 0.005
+    """Polyak weight of the new parameters in the target networks, whenever these are updated"""
+    delay: Count = 2
+    """critic updates per update of the actor and all target networks"""
+    exploration_noise: NotNegative = 0.1
     """std of the noise on actions while exploring"""
-    target_noise: float = 0.2
-    """std of the noise on the slow actor's action in the target"""
-    noise_clip: float = 0.5
-    """largest noise on an action in the target"""
+    target_noise: NotNegative = 0.2
+    """std of the noise on the target actor's action in the TD target"""
+    noise_clip: NotNegative = 0.5
+    """bound to which the noise in the TD target is clipped"""
 
 
 class State(NamedTuple):
@@ -63,7 +65,7 @@ def greedy(actor: MLP, obs: Array) -> Array:
 
 
 def act(actor: MLP, obs: Array, key: Key, explore: bool, noise: float) -> Array:
-    """π(s), plus N(0, noise²) while exploring, kept in [−1, 1]."""
+    """π(s), plus N(0, noise²) while exploring, clipped to [−1, 1]."""
     action = greedy(actor, obs)
     return jnp.clip(action + noise * jax.random.normal(key, action.shape), -1.0, 1.0) if explore else action
 
@@ -71,13 +73,13 @@ def act(actor: MLP, obs: Array, key: Key, explore: bool, noise: float) -> Array:
 def smoothed(actor: MLP, obs: Array, key: Key, noise: float, noise_clip: float) -> Array:
     """ã = clip(π(s) + clip(N(0, noise²), ±noise_clip), ±1) for a batch [B, O]: target policy smoothing."""
     action = jax.vmap(greedy, in_axes=(None, 0))(actor, obs)
-    drawn = jnp.clip(noise * jax.random.normal(key, action.shape), -noise_clip, noise_clip)
-    return jnp.clip(action + drawn, -1.0, 1.0)
+    clipped = jnp.clip(noise * jax.random.normal(key, action.shape), -noise_clip, noise_clip)
+    return jnp.clip(action + clipped, -1.0, 1.0)
 
 
 def td_target(targets: Critic, batch: Transition, next_action: Array) -> Array:
     """y = r + discount · min_k Q̄_k(s', ã): clipped double Q-learning."""
-    return batch.reward + batch.discount * jnp.min(q_values(targets, batch.next_obs, next_action), axis=0)
+    return batch.reward + batch.discount * min_q(targets, batch.next_obs, next_action)
 
 
 def critic_loss(critics: Critic, batch: Transition, target: Array) -> tuple[Array, Array]:
@@ -98,7 +100,8 @@ def make(config: Config, spec: EnvSpec) -> Agent:
     def init(key: Key) -> State:
         actor_key, critic_key = jax.random.split(key)
         actor = MLP((spec.obs_dim, *config.hidden, spec.action_dim), config.activation, actor_key)
-        critics = ensemble(lambda k: Critic(*spec, config.hidden, config.activation, k), 2, critic_key)
+        sizes = (spec.obs_dim, spec.action_dim, config.hidden, config.activation)
+        critics = ensemble(lambda k: Critic(*sizes, k), 2, critic_key)
         return State(
             actor=actor,
             target_actor=actor,
@@ -115,30 +118,24 @@ def make(config: Config, spec: EnvSpec) -> Agent:
 
         next_action = smoothed(state.target_actor, batch.next_obs, noise_key, config.target_noise, config.noise_clip)
         target = td_target(state.targets, batch, next_action)
-        (q_loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critics, batch, target)
-        updates, critic_opt = critic_adam.update(grads, state.critic_opt)
-        critics = optax.apply_updates(state.critics, updates)
+        critics = descend(critic_adam, critic_loss, state.critics, state.critic_opt, batch, target)
+        first = jax.tree.map(lambda leaf: leaf[0], critics.params)  # the actor maximises only the first critic
+        actor = descend(actor_adam, actor_loss, state.actor, state.actor_opt, first, batch.obs, has_aux=False)
 
-        first = jax.tree.map(lambda leaf: leaf[0], critics)  # the actor never sees the other
-        pi_loss, grads = jax.value_and_grad(actor_loss)(state.actor, first, batch.obs)
-        updates, actor_opt = actor_adam.update(grads, state.actor_opt)
-        actor = optax.apply_updates(state.actor, updates)
-
-        before = state._replace(critics=critics, critic_opt=critic_opt, updates=state.updates + 1)
+        before = state._replace(critics=critics.params, critic_opt=critics.opt, updates=state.updates + 1)
         after = before._replace(
-            actor=actor,
-            target_actor=polyak(state.target_actor, actor, config.tau),
-            targets=polyak(state.targets, critics, config.tau),
-            actor_opt=actor_opt,
+            actor=actor.params,
+            target_actor=polyak(state.target_actor, actor.params, config.tau),
+            targets=polyak(state.targets, critics.params, config.tau),
+            actor_opt=actor.opt,
         )
-        metrics = {"critic_loss": q_loss, "actor_loss": pi_loss, "q_mean": jnp.mean(q)}
+        metrics = {"critic_loss": critics.loss, "actor_loss": actor.loss, "q_mean": jnp.mean(critics.aux)}
         return select(before.updates % config.delay == 0, after, before), metrics
 
     return Agent(
         init=init,
         policy=lambda state: state.actor,
-        act=lambda actor, obs, key, explore: act(actor, obs, key, explore, config.exploration_noise),
+        act=memoryless(partial(act, noise=config.exploration_noise)),
         update=update,
-        critics=lambda state: state.critics,
-        value=value,
+        values=Values(lambda state: state.critics, value),
     )

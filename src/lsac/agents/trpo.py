@@ -1,17 +1,18 @@
 """Trust Region Policy Optimization: Schulman et al., *Trust Region Policy Optimization*, ICML 2015 (arXiv 1502.05477).
 
-Every chunk of steps gives the policy one step: the largest along the natural gradient of the expected advantage for
-which the policy stays within a small KL divergence of what it was, and which does gain what the gradient promised.
-Policy, observations, advantages and the value function are those of PPO.
+Each chunk of steps gives the policy one step along the natural gradient of the expected advantage. A backtracking line
+search chooses the largest step for which the mean KL divergence from the old policy stays within δ and the surrogate
+objective improves by a sufficient share of its linear prediction. Policy, observations, advantages and value function
+are those of PPO.
 
 Deviations, with reasons: docs/agents/trpo.md.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,49 +22,62 @@ from jax.flatten_util import ravel_pytree
 from lsac.agents import on_policy
 from lsac.agents.on_policy import Actor, ActorCritic, Batch
 from lsac.nn.distributions import normal_kl
+from lsac.nn.networks import Activation
 from lsac.nn.optimisers import adam
+from lsac.options import AtLeast, Count, Layers, NotNegative, Positive, PositiveShare, RunOptions, Share
 from lsac.replay import ring as rb
 from lsac.replay import rollouts
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values, memoryless
 
 
 @dataclass(frozen=True)
 class Config:
     on_policy: ClassVar[bool] = True
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Layers = (64, 64)
     """width of each hidden layer, for actor and critic"""
-    activation: str = "tanh"
+    activation: Activation = "tanh"
     """relu, gelu, tanh or mish"""
-    max_kl: float = 0.01
+    max_kl: Positive = 0.01
     """δ: largest mean KL divergence of the new policy from the old one"""
-    damping: float = 0.1
-    """added to the diagonal of the Fisher matrix"""
-    cg_steps: int = 10
-    """iterations of conjugate gradients"""
-    backtracks: int = 10
-    """step lengths that the line search tries"""
-    backtrack: float = 0.8
-    """each of them as a share of the one before"""
+    damping: NotNegative = 0.1
+    """constant added to the diagonal of the Fisher matrix"""
+    cg_steps: Count = 10
+    """conjugate-gradient iterations"""
+    backtracks: Count = 10
+    """number of step lengths that the line search tries"""
+    backtrack: PositiveShare = 0.8
+    """ratio of each step length to the previous one"""
     kl_check: bool = True
-    """whether a step must stay within δ also as it turns out, not only as it was planned"""
-    accept_ratio: float = 0.1
-    """share of the gain promised by the gradient that a step must reach"""
-    epochs: int = 20
-    """how often the critic is fitted to a chunk"""
-    minibatches: int = 1
-    """steps of Adam per epoch, each on an equal part of the chunk"""
-    critic_lr: float = 1e-3
+    """whether the line search also checks that the KL divergence of a step is at most δ"""
+    accept_ratio: Share = 0.1
+    """share of the gain predicted by the gradient that an accepted step must reach"""
+    epochs: Count = 20
+    """passes of the critic over each chunk"""
+    minibatches: Count = 1
+    """Adam steps per epoch, each on an equal part of the chunk"""
+    critic_lr: Positive = 1e-3
     """Adam step size of the critic"""
-    anneal_updates: int | None = None
-    """updates over which the critic's step size falls linearly to 0; None is the whole run, 0 never"""
-    lam: float = 0.95
-    """λ of the generalised advantages: 0 trusts the critic, 1 the returns"""
-    obs_clip: float = 10.0
-    """observations are normalised by their running moments and kept within ± this; 0 takes them as they are"""
+    anneal_updates: Annotated[int | None, AtLeast(0)] = None
+    """updates over which the critic's step size decays linearly to 0; None means the whole run, 0 no decay"""
+    lam: Share = 0.95
+    """λ of generalised advantage estimation: 0 relies on the critic, 1 on the returns"""
+    obs_clip: NotNegative = 10.0
+    """observations are normalised by their running moments and clipped to ± this; 0 turns normalisation off"""
     log_std_init: float = -0.5
-    """log std of the actions at the start"""
-    mean_scale: float = 0.01
-    """scale of the last layer of the policy at the start"""
+    """initial log std of the actions"""
+    mean_scale: NotNegative = 0.01
+    """initial scale of the policy's last layer"""
+
+    def check(self, experiment: RunOptions) -> None:
+        on_policy.check_run(self.minibatches, experiment)
+
+    def for_run(self, updates: int) -> "Config":
+        """Unless `anneal_updates` is given, the step size decays over all updates of the run."""
+        return replace(self, anneal_updates=updates) if self.anneal_updates is None else self
+
+    def for_longer_run(self, more: int) -> "Config":
+        """For a run extended by `more` updates, the step size reaches 0 that much later."""
+        return replace(self, anneal_updates=max(1, self.anneal_updates + more)) if self.anneal_updates else self
 
 
 class State(NamedTuple):
@@ -73,7 +87,7 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What the line search settled on: a length of 0 is no step at all."""
+    """The result of the line search; a length of 0 means no step."""
 
     length: Array
     gain: Array
@@ -97,7 +111,7 @@ def fisher_product(kl: Callable[[Array], Array], theta: Array, v: Array, damping
 
 
 def conjugate_gradients(product: Callable[[Array], Array], b: Array, steps: int) -> Array:
-    """x with M x ≈ b for a symmetric positive M known by its products; stands still once |M x − b|² < 1e-10."""
+    """x with M x ≈ b for a positive definite M, given by its products; stops changing once |M x − b|² < 1e-10."""
 
     def step(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
         x, residual, direction = carry
@@ -120,9 +134,9 @@ def full_step(product: Callable[[Array], Array], gradient: Array, max_kl: float,
 def line_search(
     outcome: Callable[[Array], tuple[Array, Array]], lengths: Array, promised: Array, accept_ratio: float, max_kl: float
 ) -> Step:
-    """The first of the lengths that gains enough of what was promised, within the trust region; 0 where none does.
+    """The first length whose gain is a sufficient share of the predicted one, within the trust region; 0 if none is.
 
-    `outcome` tells gain and KL of a length. All lengths are tried, so that seeds can share one program.
+    `outcome` returns gain and KL divergence of a length. All lengths are evaluated, so that seeds share one program.
     """
     gains, kls = jax.lax.map(outcome, lengths)
     good = (gains > jnp.maximum(accept_ratio * promised * lengths, 0.0)) & (kls <= max_kl)
@@ -131,7 +145,7 @@ def line_search(
 
 
 def improved(actor: Actor, batch: Batch, config: Config) -> tuple[Actor, Step]:
-    """The actor after one step within its trust region."""
+    """The actor after one trust-region step, and that step."""
     theta, restore = ravel_pytree(actor)
     gradient = jax.grad(lambda x: surrogate(restore(x), batch))(theta)
     product = partial(fisher_product, lambda x: mean_kl(actor, restore(x), batch.obs), theta, damping=config.damping)
@@ -149,7 +163,7 @@ def improved(actor: Actor, batch: Batch, config: Config) -> tuple[Actor, Step]:
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
-    optimiser = adam(1.0)  # its steps are then scaled by the step size
+    optimiser = adam(1.0)  # the step size is applied afterwards
 
     def init(key: Key) -> State:
         networks = on_policy.init(spec, config.hidden, config.activation, config.mean_scale, config.log_std_init, key)
@@ -159,7 +173,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         networks, rollout, log_prob = on_policy.prepared(state.networks, replay, config.obs_clip, config.lam)
         advantage, returns, value = on_policy.estimates(networks.values, rollout, config.lam)
         data = Batch(rollout.steps.obs, rollout.steps.action, log_prob, advantage, returns, value)
-        whole = rollouts.joined(data)
+        whole = rollouts.flattened(data)
         actor, taken = improved(networks.actor, whole, config)
         rate = config.critic_lr * on_policy.remaining(state.updates, config.anneal_updates)
 
@@ -175,7 +189,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
 
         start = networks.critic, state.critic_opt
         (critic, opt), errors = jax.lax.scan(epoch, start, jax.random.split(key, config.epochs))
-        metrics = on_policy.told(networks.values, returns, value) | {
+        metrics = on_policy.value_metrics(networks.values, returns, value) | {
             "critic_loss": jnp.mean(errors),
             "actor_loss": -taken.gain,
             "kl": taken.kl,
@@ -188,9 +202,8 @@ def make(config: Config, spec: EnvSpec) -> Agent:
     return Agent(
         init=init,
         policy=lambda state: state.networks.policy,
-        act=partial(on_policy.act, config.obs_clip),
+        act=memoryless(partial(on_policy.act, config.obs_clip)),
         update=update,
-        critics=lambda state: state.networks.values,
-        value=partial(on_policy.value, config.obs_clip),
+        values=Values(lambda state: state.networks.values, partial(on_policy.value, config.obs_clip)),
         gradient_steps=config.epochs * config.minibatches,
     )

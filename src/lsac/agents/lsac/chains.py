@@ -1,21 +1,23 @@
-"""Chains of Langevin critics: C chains of K critics of the return's distribution, each chain on its own batch.
+"""Chains of Langevin critics: C chains of K distributional critics, each chain trained on its own batch.
 
-A chain's Q is the minimum over its critics, in targets, for the actor and where generated actions are refined.
+The Q of a chain is the minimum over its K critics: in the TD targets, for the actor and for the refinement of actions.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from lsac.agents.dsact import min_mean, return_targets, returns
+from lsac.agents.lsac.config import Config
 from lsac.nn import langevin
 from lsac.nn.distributions import gaussian_return_loss
-from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble
 from lsac.types import Array, EnvSpec, Key, Metrics, Transition
 
-if TYPE_CHECKING:
-    from lsac.agents.lsac.agent import Config
+FIRST_STD, FIRST_VARIANCE = 0.7, 0.5
+"""Initial running means of σ and σ²: about those of an untrained network, whose σ is near softplus(0) = 0.69."""
 
 
 class Chains(NamedTuple):
@@ -28,8 +30,8 @@ class Chains(NamedTuple):
     var_mean: Array  # running mean of σ², which scales the loss
 
 
-def sampler_of(config: "Config") -> tuple[langevin.Sampler, Array]:
-    """How critics move, and the inverse temperature [C] of every chain."""
+def sampler_of(config: Config) -> tuple[langevin.Sampler, Array]:
+    """The sampler that updates the critics, and the inverse temperature [C] of every chain."""
     schedule = langevin.annealed(config.critic_lr, config.critic_lr_end, config.anneal_from, config.anneal_to)
     options = {"drift": config.bias_factor, "clip": config.clip, "clip_at": config.clip_at}
     sampler = langevin.SAMPLERS[config.sampler](
@@ -40,9 +42,9 @@ def sampler_of(config: "Config") -> tuple[langevin.Sampler, Array]:
     return sampler, jnp.full((config.chains,), config.inverse_temperature)
 
 
-def init(config: "Config", spec: EnvSpec, key: Key) -> Chains:
+def init(config: Config, spec: EnvSpec, key: Key) -> Chains:
     def critic(key: Key) -> GaussianCritic:
-        return GaussianCritic(*spec, config.hidden, config.activation, key)
+        return GaussianCritic(spec.obs_dim, spec.action_dim, config.hidden, config.activation, key)
 
     def chain(key: Key) -> GaussianCritic:
         return ensemble(critic, config.critics_per_chain, key)
@@ -53,51 +55,25 @@ def init(config: "Config", spec: EnvSpec, key: Key) -> Chains:
         critics=critics,
         targets=critics,
         sampler=jax.vmap(jax.vmap(sampler_of(config)[0].init))(critics),
-        std_mean=jnp.full(shape, 0.7, jnp.float32),
-        var_mean=jnp.full(shape, 0.5, jnp.float32),
+        std_mean=jnp.full(shape, FIRST_STD, jnp.float32),
+        var_mean=jnp.full(shape, FIRST_VARIANCE, jnp.float32),
     )
 
 
-def returns(critics: GaussianCritic, obs: Array, action: Array) -> tuple[Array, Array]:
-    """Means and stds [K, B] of the K critics of one chain on a batch."""
-    return jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
-
-
-def lower(critics: GaussianCritic, obs: Array, action: Array) -> Array:
-    """[B] minimum over a chain's critics of the mean return."""
-    return jnp.min(returns(critics, obs, action)[0], axis=0)
-
-
 def value(critics: GaussianCritic, obs: Array, action: Array) -> Metrics:
-    """Mean over the chains of their lower Q, how far the chains are apart, and the mean std of the return."""
+    """Mean and std over chains of their Q, and the mean predicted std of the return."""
     mean, std = jax.vmap(jax.vmap(lambda critic: critic(obs, action)))(critics)
     q = jnp.min(mean, axis=1)
     return {"q": jnp.mean(q), "q_spread": jnp.std(q), "return_std": jnp.mean(std)}
 
 
 def refined(critics: GaussianCritic, batch: Transition, lr: float) -> Array:
-    """Actions after one step of a fresh Adam up min_k Q_k, kept in [−1, 1].
+    """Actions after the first step of Adam that maximises min_k Q_k, clipped to [−1, 1].
 
-    The first step of Adam is lr · g/(|g| + ε): every coordinate moves by lr, whatever the size of its gradient.
+    The first step of Adam is lr · g/(|g| + ε): every coordinate moves by lr, independent of the size of its gradient.
     """
-    g = jax.grad(lambda action: jnp.sum(lower(critics, batch.obs, action)))(batch.action)
+    g = jax.grad(lambda action: jnp.sum(min_mean(critics, batch.obs, action)))(batch.action)
     return jnp.clip(batch.action + lr * g / (jnp.abs(g) + 1e-8), -1.0, 1.0)
-
-
-def targets_of(
-    targets: GaussianCritic, actor: GaussianActor, alpha: Array, batch: Transition, key: Key
-) -> tuple[Array, Array]:
-    """y_Q and y_Z [B]: from the critic with the smaller mean, Q̄ and a draw of its return, both with entropy."""
-    action_key, return_key = jax.random.split(key)
-    action, log_prob = sample_actions(actor, batch.next_obs, action_key)
-    mean, std = returns(targets, batch.next_obs, action)
-    least = jnp.argmin(mean, axis=0)[None]
-    mean, std = (jnp.take_along_axis(x, least, axis=0)[0] for x in (mean, std))
-    z = jnp.clip(jax.random.normal(return_key, mean.shape), -3.0, 3.0)
-    entropy = alpha * log_prob
-    y_q = batch.reward + batch.discount * (mean - entropy)
-    y_z = batch.reward + batch.discount * (mean + std * z - entropy)
-    return y_q, y_z
 
 
 def critic_loss(
@@ -107,9 +83,9 @@ def critic_loss(
     y_z: Array,
     std_mean: Array,
     var_mean: Array,
-    config: "Config",
+    config: Config,
 ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-    """The loss of one critic; also its running averages and the mean and std it predicts."""
+    """The loss of one critic. Also returns its running averages and the predicted mean and std."""
     mean, std = jax.vmap(critic)(batch.obs, batch.action)
     fixed = jax.lax.stop_gradient(std)
     std = fixed if config.released.std_without_gradient else std
@@ -127,10 +103,10 @@ def critic_loss(
 
 
 def move(
-    config: "Config", chains: Chains, actor: GaussianActor, batch: Transition, real: int, alpha: Array, key: Key
+    config: Config, chains: Chains, actor: GaussianActor, batch: Transition, real: int, alpha: Array, key: Key
 ) -> tuple[Chains, Metrics]:
-    """One Langevin step of every critic of every chain, on the chain's own batch [C, B], whose first `real` rows
-    happened."""
+    """One Langevin step of every critic, on its chain's own batch [C, B], of which the first `real` transitions come
+    from the replay."""
     sampler, betas = sampler_of(config)
 
     def member(
@@ -149,11 +125,11 @@ def move(
 
     target_key, noise_key = jax.random.split(key)
     keys = jax.random.split(target_key, config.chains)
-    y_q, y_z = jax.vmap(targets_of, in_axes=(0, None, None, 0, 0))(chains.targets, actor, alpha, batch, keys)
+    y_q, y_z = jax.vmap(return_targets, in_axes=(0, None, None, 0, 0))(chains.targets, actor, alpha, batch, keys)
     ascent = None
     if config.released.q_ascent:
         half = jax.tree.map(lambda x: x[:, real:] if config.synthetic else x, batch)
-        total_q = jax.grad(lambda critics, b: jnp.sum(lower(critics, b.obs, b.action)))
+        total_q = jax.grad(lambda critics, b: jnp.sum(min_mean(critics, b.obs, b.action)))
         ascent = jax.vmap(total_q)(chains.critics, half)
     over_critics = jax.vmap(member, in_axes=(0, 0, 0, 0, 0, None, None, 0))
     critics, opt, std_mean, var_mean, record = jax.vmap(over_critics)(
@@ -181,15 +157,15 @@ def move(
 
 
 def exchange(
-    config: "Config", chains: Chains, actor: GaussianActor, batch: Transition, alpha: Array, update: Array, key: Key
+    config: Config, chains: Chains, actor: GaussianActor, batch: Transition, alpha: Array, update: Array, key: Key
 ) -> Chains:
-    """Proposes to swap neighbours on the temperature ladder, by their losses on one common batch."""
+    """Replica exchange: proposes to swap neighbouring chains of the temperature ladder by their losses on one batch."""
     _, betas = sampler_of(config)
     target_key, swap_key = jax.random.split(key)
     common = jax.tree.map(lambda x: x[0], batch)
 
     def energy(critics: Any, targets: Any) -> Array:
-        y_q, _ = targets_of(targets, actor, alpha, common, target_key)
+        y_q, _ = return_targets(targets, actor, alpha, common, target_key)
         mean, _ = returns(critics, common.obs, common.action)
         return jnp.sum(0.5 * jnp.mean((mean - y_q[None]) ** 2, axis=1))
 

@@ -1,17 +1,17 @@
 """Synthetic transitions: a diffusion model of the replay, after Lu et al., *Synthetic Experience Replay*,
 2023 (arXiv 2303.06614).
 
-Whole transitions x = (s, a, r, s', d) are scaled to zero mean and unit deviation over the filled part of the
-replay and modelled as one vector; the terminal flag d keeps its values 0 and 1. `fit` trains the model on the
-replay, `generate` draws new rows of the replay's own layout. Both are written for one seed.
+Whole transitions x = (s, a, r, s', d) are scaled to zero mean and unit standard deviation over the replay and modelled
+as one vector; the terminal flag d is not scaled. `fit` trains the model on the replay, `generate` samples new
+transitions. Both are written for one seed.
 
-Deviations: the decay of the average is ramped up (see `ema_decay`), because with the published constant a
-short fit would end on an average that is mostly initial weights. The defaults (warm start, `dpm2m`, bfloat16,
-fewer steps, a lower σ_max) are cheaper than what was published; `PAPER` has the published budget.
+Deviations: the decay of the parameter average is ramped up (see `ema_decay`), because with the published constant the
+average after a short fit would consist mostly of initial weights. The defaults (warm start, `dpm2m`, bfloat16, fewer
+steps, a lower σ_max) are cheaper than the published settings; `PAPER` has the published budget.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,64 +20,73 @@ import optax
 from lsac.errors import InputError
 from lsac.nn import diffusion
 from lsac.nn.diffusion import Denoiser, edm_loss, preconditioned
-from lsac.replay.ring import Layout, Replay
-from lsac.types import Array, Key, Metrics, Transition
+from lsac.nn.optimisers import scale_by_adam
+from lsac.options import AtLeast, Between, Count, Decay, NotNegative, Positive, Share
+from lsac.replay import ring as rb
+from lsac.types import Array, EnvSpec, Key, Metrics, Transition
 
 
 @dataclass(frozen=True)
 class Config:
-    width: int = 512
+    width: Count = 512
     """width of the residual blocks"""
-    dim_t: int = 256
+    dim_t: Count = 256
     """width of the noise embedding and of the first layer"""
-    blocks: int = 6
+    blocks: Annotated[int, Between(1, 1_000)] = 6
     """number of residual blocks"""
-    train_steps: int = 4_000
-    """gradient steps in one fit; a multiple of ema_every"""
-    batch_size: int = 1_024
+    train_steps: Count = 4_000
+    """gradient steps per fit; a multiple of ema_every"""
+    batch_size: Count = 1_024
     """transitions per gradient step"""
-    lr: float = 1e-3
-    """Adam step size at the start of a fit; a cosine takes it to 0 at the end"""
-    betas: tuple[float, float] = (0.9, 0.99)
-    """Adam decay rates"""
-    grad_clip: float = 1.0
-    """largest global norm of a gradient"""
-    ema: float = 0.995
-    """decay of the averaged parameters, which are the ones sampled from"""
-    ema_every: int = 10
-    """gradient steps per step of the average"""
+    lr: Positive = 1e-3
+    """initial Adam step size of a fit, which decays to 0 along a cosine"""
+    betas: tuple[Decay, Decay] = (0.9, 0.99)
+    """Adam decay rates β₁ and β₂"""
+    grad_clip: Positive = 1.0
+    """global norm to which gradients are clipped"""
+    ema: Share = 0.995
+    """decay of the exponential moving average of the parameters, which generates the data"""
+    ema_every: Count = 10
+    """gradient steps per update of the average"""
     warm_start: bool = True
-    """whether a fit continues from the last one or starts from new weights"""
+    """whether a fit continues from the previous one; if not, it starts from new weights"""
     model_terminals: bool = True
-    """whether terminations are modelled; if not, no generated transition ends"""
+    """whether terminations are modelled; if not, no generated transition terminates"""
     model_change: bool = False
-    """whether s' − s takes the place of s' in the modelled vector"""
+    """whether s' − s is modelled instead of s'"""
     normalize_reward: bool = True
     """whether the reward is scaled like the other dimensions"""
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """of the wide layers; parameters are float32 in both"""
+    """dtype of the wide layers; parameters are always float32"""
     sampler: Literal["dpm2m", "heun"] = "dpm2m"
     """dpm2m (deterministic, one evaluation per step) or heun (stochastic, two)"""
-    sampler_steps: int = 16
-    """noise levels that the sampler visits before 0"""
-    sigma_min: float = 0.002
-    """lowest noise level of the sampler above 0"""
-    sigma_max: float = 10.0
-    """noise level that the sampler starts from, in units of the data's deviation"""
-    churn: float = 80.0
-    """heun: amount of fresh noise, spread over the steps; 0 makes it deterministic"""
-    churn_low: float = 0.05
-    """heun: lowest noise level that gets fresh noise"""
-    churn_high: float = 50.0
-    """heun: highest noise level that gets fresh noise"""
-    churn_noise: float = 1.003
-    """heun: factor on the fresh noise"""
-    sample_batch: int = 100_000
-    """rows generated at once"""
+    sampler_steps: Annotated[int, AtLeast(2)] = 16
+    """number of noise levels of the sampler, without 0"""
+    sigma_min: Positive = 0.002
+    """lowest nonzero noise level of the sampler"""
+    sigma_max: Positive = 10.0
+    """noise level at which the sampler starts, in units of the data's standard deviation"""
+    churn: NotNegative = 80.0
+    """heun: amount of added noise, spread over the steps; 0 makes it deterministic"""
+    churn_low: NotNegative = 0.05
+    """heun: lowest noise level at which noise is added"""
+    churn_high: NotNegative = 50.0
+    """heun: highest noise level at which noise is added"""
+    churn_noise: NotNegative = 1.003
+    """heun: factor on the added noise"""
+    sample_batch: Count = 100_000
+    """transitions generated at once"""
 
-    def __post_init__(self) -> None:
-        if self.train_steps % self.ema_every or self.train_steps <= 0:
-            raise InputError(f"train_steps is {self.train_steps}, should be a multiple of {self.ema_every}")
+    def check(self) -> None:
+        if self.train_steps % self.ema_every:
+            raise InputError(
+                f"--generator.train-steps {self.train_steps}: "
+                f"must be a multiple of --generator.ema-every {self.ema_every}"
+            )
+        if self.sigma_min >= self.sigma_max:
+            raise InputError(
+                f"--generator.sigma-min {self.sigma_min}: must be less than --generator.sigma-max {self.sigma_max}"
+            )
 
 
 PAPER = Config(
@@ -101,41 +110,42 @@ class State(NamedTuple):
     std: Array
 
 
-def encode(config: Config, layout: Layout, rows: Array) -> Array:
-    """[…, width] rows → modelled vectors s | a | r | s' | d."""
-    parts = {name: rows[..., where] for name, where in layout.fields().items()}
-    following = parts["next_obs"] - parts["obs"] if config.model_change else parts["next_obs"]
-    vector = [parts["obs"], parts["action"], parts["reward"], following]
+def sizes(config: Config, spec: EnvSpec) -> tuple[int, ...]:
+    """Sizes of the parts of a modelled vector: s, a, r, s' and, with `model_terminals`, d."""
+    return (spec.obs_dim, spec.action_dim, 1, spec.obs_dim, *([1] if config.model_terminals else []))
+
+
+def encode(config: Config, transition: Transition) -> Array:
+    """Transitions [...] → modelled vectors s | a | r | s' | d."""
+    obs, next_obs = transition.obs, transition.next_obs
+    vector = [obs, transition.action, transition.reward[..., None], next_obs - obs if config.model_change else next_obs]
     if config.model_terminals:
-        vector.append((parts["discount"] == 0.0).astype(rows.dtype))
+        vector.append((transition.discount == 0.0).astype(obs.dtype)[..., None])
     return jnp.concatenate(vector, axis=-1)
 
 
-def decode(config: Config, layout: Layout, vectors: Array, gamma: Array | float) -> Array:
-    """The reverse of `encode`, with actions clipped to their box and terminals decided at one half."""
-    sizes = (layout.obs_dim, layout.action_dim, 1, layout.obs_dim)
-    stops = [sum(sizes[: i + 1]) for i in range(4)]
+def decode(config: Config, spec: EnvSpec, vectors: Array) -> Transition:
+    """The inverse of `encode`; clips actions to [−1, 1] and thresholds the terminal flag at ½."""
+    stops = [sum(sizes(config, spec)[: i + 1]) for i in range(4)]
     s, a, r, following, d = jnp.split(vectors, stops, axis=-1)
     ends = d[..., 0] > 0.5 if config.model_terminals else jnp.zeros(r.shape[:-1], bool)
-    return layout.pack(
-        Transition(
-            obs=s,
-            action=jnp.clip(a, -1.0, 1.0),
-            reward=r[..., 0],
-            discount=jnp.where(ends, 0.0, gamma).astype(vectors.dtype),
-            next_obs=s + following if config.model_change else following,
-        )
+    return Transition(
+        obs=s,
+        action=jnp.clip(a, -1.0, 1.0),
+        reward=r[..., 0],
+        discount=jnp.where(ends, 0.0, spec.gamma).astype(vectors.dtype),
+        next_obs=s + following if config.model_change else following,
     )
 
 
-def normaliser(config: Config, replay: Replay) -> tuple[Array, Array]:
-    """Mean and std + 1e-5 of each modelled dimension over the filled rows; 0 and 1 for those left alone.
+def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> tuple[Array, Array]:
+    """Mean and std + 1e-5 of each modelled dimension over the filled slots; 0 and 1 for dimensions that are not scaled.
 
-    Everything is measured from the first row: a dimension that never changes then has a mean that is exactly
-    its value and no deviation at all, however large the value is.
+    Values are taken relative to the first transition, so that a constant dimension has exactly its value as mean and a
+    std of exactly 0, however large the value is.
     """
-    vectors = encode(config, replay.layout, replay.rows)
-    filled = (jnp.arange(vectors.shape[0]) < replay.size)[:, None]
+    vectors = encode(config, rb.everything(replay)[0])
+    filled = rb.filled(replay)[:, None]
     count = jnp.maximum(replay.size, 1).astype(vectors.dtype)
     origin = vectors[0]
     mean = origin + jnp.sum(jnp.where(filled, vectors - origin[None], 0.0), axis=0) / count
@@ -144,51 +154,51 @@ def normaliser(config: Config, replay: Replay) -> tuple[Array, Array]:
     dimension = jnp.arange(mean.shape[0])
     alone = jnp.zeros(mean.shape, bool)
     if config.model_terminals:
-        alone = alone | (dimension == replay.layout.width - 1)
+        alone = alone | (dimension == mean.shape[0] - 1)
     if not config.normalize_reward:
-        alone = alone | (dimension == replay.layout.obs_dim + replay.layout.action_dim)
+        alone = alone | (dimension == spec.obs_dim + spec.action_dim)
     return jnp.where(alone, 0.0, mean), jnp.where(alone, 1.0, std)
 
 
 def _optimiser(config: Config) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(config.grad_clip), optax.scale_by_adam(*config.betas))
+    b1, b2 = config.betas
+    return scale_by_adam(max_norm=config.grad_clip, b1=b1, b2=b2)
 
 
 def learning_rate(config: Config, step: Array) -> Array:
-    """Half a cosine from `lr` to 0 over one fit."""
+    """The step size: half a cosine from `lr` to 0 over one fit."""
     return config.lr * 0.5 * (1.0 + jnp.cos(jnp.pi * step.astype(jnp.float32) / config.train_steps))
 
 
 def ema_decay(config: Config, updates: Array) -> Array:
-    """(1 + n)/(10 + n) until it reaches `ema`: the average spans the last tenth of a fit, or less."""
+    """(1 + n)/(10 + n) until it reaches `ema`, so that the average spans at most the last tenth of a fit."""
     n = updates.astype(jnp.float32)
     return jnp.minimum(config.ema, (1.0 + n) / (10.0 + n))
 
 
-def init(config: Config, layout: Layout, key: Key) -> State:
-    size = layout.width if config.model_terminals else layout.width - 1
-    sizes = {"dim_t": config.dim_t, "blocks": config.blocks}
-    model = Denoiser(size, config.width, key, **sizes, compute_dtype=config.compute_dtype)
+def init(config: Config, spec: EnvSpec, key: Key) -> State:
+    size = sum(sizes(config, spec))
+    model = Denoiser(
+        size, config.width, key, dim_t=config.dim_t, blocks=config.blocks, compute_dtype=config.compute_dtype
+    )
     return State(model, model, _optimiser(config).init(model), jnp.zeros(size), jnp.ones(size))
 
 
-def fit(config: Config, state: State, replay: Replay, key: Key) -> tuple[State, Metrics]:
-    """Trains on batches drawn from the filled part of the replay; every fit runs the whole cosine."""
+def fit(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
+    """Trains on batches sampled from the replay; every fit runs the whole step-size schedule."""
     init_key, steps_key = jax.random.split(key)
     if not config.warm_start:
-        state = init(config, replay.layout, init_key)
-    mean, std = normaliser(config, replay)
+        state = init(config, spec, init_key)
+    mean, std = scales(config, spec, replay)
     optimiser = _optimiser(config)
 
     def step(carry: tuple[Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple[Any, Array]:
         model, optimiser_state = carry
         count, key = inputs
         batch_key, loss_key = jax.random.split(key)
-        rows = replay.rows[jax.random.randint(batch_key, (config.batch_size,), 0, replay.size)]
-        batch = (encode(config, replay.layout, rows) - mean[None]) / std[None]
+        batch = (encode(config, rb.sample(replay, batch_key, config.batch_size)) - mean[None]) / std[None]
         loss, grads = jax.value_and_grad(lambda m: edm_loss(preconditioned(m), batch, loss_key))(model)
-        with jax.numpy_dtype_promotion("standard"):  # Optax raises floats to integer powers
-            updates, optimiser_state = optimiser.update(grads, optimiser_state)
+        updates, optimiser_state = optimiser.update(grads, optimiser_state)
         rate = learning_rate(config, count)
         return (jax.tree.map(lambda p, u: p - rate * u, model, updates), optimiser_state), loss
 
@@ -208,8 +218,9 @@ def fit(config: Config, state: State, replay: Replay, key: Key) -> tuple[State, 
     return State(model, ema, optimiser_state, mean, std), {"diffusion_loss": jnp.mean(last_tenth)}
 
 
-def generate(config: Config, layout: Layout, state: State, count: int, key: Key, gamma: Array | float) -> Array:
-    """[count, width] rows like those of the replay; `gamma` is the discount of those that do not end."""
+def generate(config: Config, spec: EnvSpec, state: State, count: int, key: Key) -> Array:
+    """[count, width] new transitions, packed as in the replay."""
+    layout = rb.layout_of(spec)
     schedule = diffusion.karras_schedule(config.sampler_steps, config.sigma_min, config.sigma_max)
     churn = diffusion.Churn(config.churn, config.churn_low, config.churn_high, config.churn_noise)
     denoise = jax.vmap(preconditioned(state.ema), in_axes=(0, None))
@@ -221,7 +232,7 @@ def generate(config: Config, layout: Layout, state: State, count: int, key: Key,
             x = diffusion.sample_heun(denoise, key, shape, schedule, churn)
         else:
             x = diffusion.sample_dpm2m(denoise, key, shape, schedule)
-        return decode(config, layout, x * state.std[None] + state.mean[None], gamma)
+        return layout.pack(decode(config, spec, x * state.std[None] + state.mean[None]))
 
     rows = jax.lax.map(batch, jax.random.split(key, batches))
     return rows.reshape(-1, layout.width)[:count]
