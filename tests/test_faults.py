@@ -16,15 +16,16 @@ import jax
 import numpy as np
 import pytest
 from commands import TINY, lsac
+from replays import spec_of
 
 from lsac import streams
 from lsac.agents import sac
-from lsac.collect.groups import Lane, LanePlan, make_actors
+from lsac.collect.groups import Discounts, Group, make_actors
+from lsac.collect.wire import GroupPlan
 from lsac.envs.gymnasium import Simulator
 from lsac.errors import EnvironmentFault, InputError, MemoryRefused
 from lsac.presets import preset
 from lsac.runs.folder import RunFolder
-from lsac.types import EnvSpec
 
 BAD = faulty_envs.BAD_STEP
 SECONDS = 3
@@ -47,14 +48,20 @@ SENTENCES = {
 
 
 CHEAP = {"TextReward", "BadReset"}
-"""Shown without a process, by a lane alone: what becomes of them is the same as with the others."""
+"""Shown without a process, by a group alone: what becomes of them is the same as with the others."""
 
 
 def test_every_fault_has_a_sentence():
     assert {kind.__name__ for kind in faulty_envs.FAULTS} == SENTENCES.keys()
 
 
-@pytest.mark.parametrize("trained", [("sac",), ("lsac", "--chains", 2, "--no-synthetic")], ids=["sac", "lsac"])
+@pytest.mark.parametrize(
+    "trained",
+    [
+        pytest.param(("sac",), id="sac"),
+        pytest.param(("lsac", "--chains", 2, "--no-synthetic"), id="lsac", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", [kind for kind in SENTENCES if kind not in CHEAP])
 def test_a_simulator_that_misbehaves(kind, trained, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(faulty_envs.__file__).parent), prepend=os.pathsep)
@@ -66,31 +73,33 @@ def test_a_simulator_that_misbehaves(kind, trained, tmp_path, monkeypatch):
     if kind == "Hangs":
         assert re.search(r'faulty_envs\.py", line \d+ in misbehave', result.err)
 
-    folder, algorithm, experiment = RunFolder.open(tmp_path / "run")
+    folder, experiment = RunFolder.open(tmp_path / "run")
     saved = folder.checkpoints.load()
-    assert (algorithm, experiment.seed, saved.record["step"]) == (trained[0], 7, 32)
-    assert saved.rows.shape == (1, 40, 9)
-    assert np.isfinite(saved.rows).all()
-    step, simulator = saved.rows[0, :, 0], saved.rows[0, :, 1]
+    assert (experiment.algorithm, experiment.seed, saved.record["step"]) == (trained[0], 7, 32)
+    rows = saved.stored["vectors"]
+    assert rows.shape == (1, 40, 9)
+    assert np.isfinite(rows).all()
+    step, simulator = rows[0, :, 0], rows[0, :, 1]
     np.testing.assert_array_equal(step, np.arange(40) // 2)
     np.testing.assert_array_equal(simulator, np.arange(40) % 2)
-    np.testing.assert_array_equal(saved.rows[0, :, 6], step + 1)
+    np.testing.assert_array_equal(rows[0, :, 6], step + 1)
+    np.testing.assert_array_equal(saved.stored["first"], [np.arange(40) < 2])
 
 
-# Lanes, without a process around them
+# Groups, without a process around them
 
 
 @functools.cache
 def agent():
     """The actors of a small agent, and a policy for them."""
-    made = sac.make(sac.Config(hidden=(4,)), EnvSpec(3, 1))
+    made = sac.make(sac.Config(hidden=(4,)), spec_of(3, 1))
     return make_actors(made, 1), made.policy(jax.jit(made.init)(streams.root(0, streams.INIT)))
 
 
-def lane(*envs, first=3):
+def group(*envs, first=3):
     numbers = list(range(first, first + len(envs)))
-    plan = LanePlan(seed=7, row=0, envs=numbers, stride=len(envs))
-    return Lane(plan, [Simulator(env) for env in envs], agent()[0], 0.99, np.zeros(2, np.int64))
+    plan = GroupPlan(seed=7, seed_index=0, envs=numbers, stride=len(envs))
+    return Group(plan, [Simulator(env) for env in envs], agent()[0], Discounts(0.99), np.zeros(2, np.int64))
 
 
 def policy():
@@ -98,9 +107,9 @@ def policy():
 
 
 @pytest.mark.parametrize("kind", sorted(CHEAP))
-def test_a_lane_whose_second_simulator_misbehaves(kind, monkeypatch):
+def test_a_group_whose_second_simulator_misbehaves(kind, monkeypatch):
     monkeypatch.setattr(faulty_envs.Counter, "made", 0)
-    pair = lane(*(getattr(faulty_envs, kind)() for _ in range(2)), first=0)
+    pair = group(*(getattr(faulty_envs, kind)() for _ in range(2)), first=0)
     pair.reset(0)
     for step in range(0, 40, 8):
         pair.collect(None, step, 4, random=True)
@@ -123,7 +132,7 @@ class Ends(faulty_envs.Counter):
 
 
 def test_an_evaluation_returns_the_sum_of_rewards():
-    returns, lengths, *_ = lane(Ends(reward=5.0)).evaluate(policy(), 40, deterministic=True)
+    returns, lengths, *_ = group(Ends(reward=5.0)).evaluate(policy(), 40, deterministic=True)
     assert (returns.tolist(), lengths.tolist()) == ([7.0], [3])
 
 
@@ -136,13 +145,13 @@ def test_an_evaluation_returns_the_sum_of_rewards():
 )
 def test_an_evaluation_refuses_what_is_not_finite(env, sentence):
     with pytest.raises(EnvironmentFault) as fault:
-        lane(env).evaluate(policy(), 40, deterministic=True)
+        group(env).evaluate(policy(), 40, deterministic=True)
     assert str(fault.value) == sentence
 
 
 def test_an_action_that_is_not_a_number_is_not_blamed_on_the_observation():
     broken = jax.tree.map(lambda leaf: leaf * np.float32(np.nan), policy())
-    calm = lane(faulty_envs.Counter())
+    calm = group(faulty_envs.Counter())
     calm.reset(0)
     with pytest.raises(EnvironmentFault, match=r"^environment 3 of seed 7, step 8: the action contains nan$"):
         calm.collect(broken, 8, 4, random=False)
@@ -229,19 +238,22 @@ def test_an_option_that_cannot_be_parsed_is_explained(args, words, tmp_path):
 
 def test_a_replay_that_cannot_fit_is_refused_with_its_size(tmp_path):
     """Before anything is written, so that the same folder can be used once the number is smaller."""
-    huge = ("--replay-capacity", 10**12, "--steps", 10**12, "--out", tmp_path / "run")
+    rows, seeds = 2**30, 1_000  # the number of rows must fit into 32 bits, their size need not
+    huge = ("--replay-capacity", rows, "--steps", rows, "--seeds", seeds, "--out", tmp_path / "run")
     result = lsac("train", "sac", "--env", "Pendulum-v1", *huge)
     assert result.code == 2
-    size = 10**12 * 9 * 4 / 2**30  # obs 3, action 1, reward, discount, next obs 3: nine numbers of four bytes
-    assert f"replay of 1 × 1,000,000,000,000 transitions ({size:.1f} GiB) and agents (" in result.sentence
-    assert f") need {size:.1f} GiB, but only " in result.sentence
+    row = 9 * 4 + 1  # obs 3, action 1, reward, discount, next obs 3: nine numbers of four bytes; and one flag
+    size = seeds * rows * row / 2**30
+    assert f"replay of {seeds} × {rows:,} transitions ({size:.1f} GiB) and agents (" in result.sentence
+    assert 0 < float(result.sentence.split(") need ")[1].split(" GiB, but only ")[0]) - size < 10
     assert result.sentence.endswith("lower --replay-capacity or --seeds")
     assert not (tmp_path / "run").exists()
-    huge = ("--synthetic-capacity", 10**12, "--out", tmp_path / "run")
+    huge = ("--synthetic-capacity", rows, "--seeds", seeds, "--out", tmp_path / "run")
     result = lsac("train", "lsac", "--env", "Pendulum-v1", *huge)
     assert result.code == 2
-    networks = 0.3  # GiB at most; D' has the same nine numbers per row, and how far the action was moved
-    assert 0 < float(result.sentence.split("and agents (")[1].split()[0]) - size * 10 / 9 < networks
+    networks = 300  # GiB at most; D' has the same nine numbers per row, and how far the action was moved
+    synthetic = seeds * rows * 10 * 4 / 2**30
+    assert 0 < float(result.sentence.split("and agents (")[1].split()[0]) - synthetic < networks
     assert result.sentence.endswith("lower --synthetic-capacity or --seeds")
     assert issubclass(MemoryRefused, InputError)
     assert issubclass(MemoryRefused, MemoryError)
@@ -250,7 +262,7 @@ def test_a_replay_that_cannot_fit_is_refused_with_its_size(tmp_path):
 @pytest.fixture
 def empty_run(tmp_path):
     """The folder of a run that was never saved."""
-    RunFolder.create(tmp_path / "run", "sac", preset("sac", "default", "Pendulum-v1")).release()
+    RunFolder.create(tmp_path / "run", preset("sac", "default", "Pendulum-v1")).release()
     return tmp_path / "run"
 
 
@@ -307,7 +319,7 @@ def test_an_environment_of_a_module_is_trained_resumed_and_played(tmp_path, monk
     monkeypatch.delitem(gym.registry, "Homemade-v0")
     result = lsac("resume", folder, "--steps", 96)
     assert result.code == 2
-    assert result.sentence.endswith("names a module, which no file can have imported: give --module homemade")
+    assert result.sentence.endswith("names a module, which a file must not import: pass --module homemade")
     result = lsac("resume", folder, "--steps", 96, "--module", "homemade")
     assert result.code == 0, result.err
     assert "not exact: the simulators cannot be captured and start new episodes" in " ".join(result.out.split())

@@ -12,7 +12,7 @@ from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
 from lsac.envs.rates import Rates
 from lsac.runs.experiment import Experiment
-from lsac.train import memory
+from lsac.train import device_memory
 from lsac.train.run import choose_workers, source_of
 
 PENDULUM = adapter.find("Pendulum-v1")
@@ -98,6 +98,6 @@ def test_memory_of_a_container_is_its_limit_less_what_cannot_give_way(tmp_path):
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 250\n")
-    assert memory.container_allows(tmp_path) == 550
+    assert device_memory.container_allows(tmp_path) == 550
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.container_allows(tmp_path) is None
+    assert device_memory.container_allows(tmp_path) is None

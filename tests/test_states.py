@@ -36,7 +36,9 @@ def play(env, count, seed):
 
 def carried(state):
     """As it comes out of a file."""
-    return states.SimulatorState(json.loads(json.dumps(state.told)), np.frombuffer(state.arrays.tobytes(), np.uint8))
+    return states.SimulatorState(
+        json.loads(json.dumps(state.metadata)), np.frombuffer(state.arrays.tobytes(), np.uint8)
+    )
 
 
 @pytest.mark.parametrize("env_id", TASKS)
@@ -49,7 +51,9 @@ def test_a_captured_simulator_goes_on_bit_for_bit(env_id):
     play(other, 20, seed=1)
     states.put(other, carried(state))
     again = states.take(other)
-    assert (again.told, again.arrays.tobytes()) == (state.told, state.arrays.tobytes()), "it is all there at once"
+    assert (again.metadata, again.arrays.tobytes()) == (state.metadata, state.arrays.tobytes()), (
+        "it is all there at once"
+    )
     assert play(other, 200, seed=2) == play(env, 200, seed=2)
 
 
@@ -113,6 +117,9 @@ def test_a_state_of_another_environment_is_refused():
     env = make("Pendulum-v1")
     env.reset(seed=0)
     state = states.take(env)
-    for broken in (state._replace(arrays=state.arrays[:-3]), state._replace(told=state.told | {"wrappers": [1, 2, 3]})):
+    for broken in (
+        state._replace(arrays=state.arrays[:-3]),
+        state._replace(metadata=state.metadata | {"wrappers": [1, 2, 3]}),
+    ):
         with pytest.raises(CheckpointError, match=r"^the state of a simulator does not fit this environment"):
             states.put(make("Pendulum-v1"), broken)

@@ -1,1 +1,1 @@
-"""The host side of a run: processes that act and simulate."""
+"""The host side of a run: processes that choose actions and step the simulators."""

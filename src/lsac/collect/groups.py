@@ -1,8 +1,8 @@
-"""A lane: a few simulators of one seed that act and step together, for a whole chunk at a time.
+"""A group: a few simulators of one seed that are stepped together, a whole chunk at a time.
 
-A lane is where the host spends its time, so nothing crosses a process boundary inside a chunk: the policy comes in
-once, the rows go out once. Which worker runs a lane never changes a number, because everything random in it is
-derived from (seed, environment, step).
+The host spends most of its time here. Nothing crosses a process boundary within a chunk: a group receives its policy
+once and returns its transitions once. Results do not depend on the worker that runs a group, because all its random
+numbers are derived from (seed, environment, step).
 """
 
 import math
@@ -14,74 +14,84 @@ import jax
 import numpy as np
 
 from lsac import streams
+from lsac.collect.wire import Episode, GroupPlan, GroupState, Played
 from lsac.envs import states
 from lsac.envs.gymnasium import Simulator
 from lsac.errors import CheckpointError, EnvironmentFault
-from lsac.replay.ring import Layout
+from lsac.replay import ring as rb
 from lsac.types import Agent, Key
 
-
-class LanePlan(NamedTuple):
-    """Which simulators a lane holds. `stride` is how many its seed has in all, so that steps can be counted."""
-
-    seed: int
-    row: int  # of the seed in the table of policies
-    envs: list[int]
-    stride: int
-
-
-class Episode(NamedTuple):
-    """A finished training episode: the step of its seed at which it ended, its return and its length."""
-
-    step: int
-    reward: float
-    length: int
+EVALUATION_LIMIT = 100_000
+"""Steps after which an evaluation episode that neither terminates nor is truncated is ended."""
+STATE_STRIDE = 20
+"""An evaluation keeps one state per this many steps, because neighbouring states are similar."""
 
 
 class Actors(NamedTuple):
-    """The compiled ways to choose the actions of a lane, [E, A]."""
+    """Compiled functions that choose the actions [E, A] of a group."""
 
     explore: Callable[..., Any]
+    """policy, memory, obs, key, moment, envs → actions, memory"""
     exploit: Callable[..., Any]
+    """the same, without exploration"""
     uniform: Callable[..., Any]
+    """key, moment, envs → actions"""
+    memory: Callable[[int], Any]
+    """E → the initial memories of E policies, as NumPy arrays"""
 
 
 def make_actors(agent: Agent, action_dim: int) -> Actors:
     def keys(key: Key, moment: Any, envs: Any) -> Any:
         return jax.vmap(lambda env: jax.random.fold_in(jax.random.fold_in(key, moment), env))(envs)
 
-    def act(explore: bool, policy: Any, obs: Any, key: Key, moment: Any, envs: Any) -> Any:
-        return jax.vmap(lambda o, k: agent.act(policy, o, k, explore))(obs, keys(key, moment, envs))
+    def act(explore: bool, policy: Any, memory: Any, obs: Any, key: Key, moment: Any, envs: Any) -> Any:
+        one = jax.vmap(lambda m, o, k: agent.act(policy, m, o, k, explore))
+        return one(memory, obs, keys(key, moment, envs))
 
     def uniform(key: Key, moment: Any, envs: Any) -> Any:
         draw = jax.vmap(lambda k: jax.random.uniform(k, (action_dim,), minval=-1.0, maxval=1.0))
         return draw(keys(key, moment, envs))
 
+    def memory(count: int) -> Any:
+        return jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], count, axis=0), agent.memory())
+
     return Actors(
         explore=jax.jit(lambda *args: act(True, *args)),
         exploit=jax.jit(lambda *args: act(False, *args)),
         uniform=jax.jit(uniform),
+        memory=memory,
     )
 
 
-class Lane:
+class Discounts(NamedTuple):
+    """The discount of a transition: γ, or 0 at a termination."""
+
+    gamma: float
+    time_limits_terminate: bool = False
+
+    def after(self, terminated: bool, truncated: bool) -> float:
+        return 0.0 if terminated or (truncated and self.time_limits_terminate) else self.gamma
+
+
+class Group:
     def __init__(
         self,
-        plan: LanePlan,
+        plan: GroupPlan,
         simulators: list[Simulator],
         actors: Actors,
-        gamma: float,
+        discounts: Discounts,
         progress: np.ndarray,
-        time_limits_terminate: bool = False,
     ):
         self.plan, self.simulators = plan, simulators
-        self.layout = Layout(*simulators[0].spec)
-        self._actors, self._gamma, self._cut = actors, gamma, time_limits_terminate
-        self._progress = progress  # [steps done, 1 + environment at work or 0]: what the watchdog looks at
+        spec = simulators[0].spec(discounts.gamma)
+        self.layout = rb.layout_of(spec)
+        self._actors, self._discounts = actors, discounts
+        self._progress = progress  # [steps done, 1 + index of the active environment or 0], for the watchdog
         self._envs = np.asarray(plan.envs, np.int32)
         self._act_key = streams.root(plan.seed, streams.ACT)
         self._evaluate_key = streams.root(plan.seed, streams.EVALUATE)
-        self._obs = np.zeros((len(simulators), self.layout.obs_dim), np.float32)
+        self._obs = np.zeros((len(simulators), *spec.obs_shape), spec.obs_dtype)
+        self._memory = actors.memory(len(simulators))
         self._returns = np.zeros(len(simulators))
         self._lengths = np.zeros(len(simulators), int)
 
@@ -89,53 +99,65 @@ class Lane:
         """Starts a new episode in every simulator, each from its own seed."""
         for i, env in enumerate(self.plan.envs):
             self._obs[i] = self._reset(i, step, streams.reset_seed(self.plan.seed, env, step, purpose))
+        self._memory = self._actors.memory(len(self.simulators))
         self._returns[:], self._lengths[:] = 0.0, 0
-        self._check(self._obs[None], step)
+        self._require_finite({"obs": self._obs[None]}, step)
 
-    def collect(self, policy: Any, step: int, count: int, random: bool) -> tuple[np.ndarray, list[Episode]]:
-        """`count` steps of every simulator: rows [count, E, width], and the episodes that ended in them."""
-        where = self.layout.fields()
-        rows = np.empty((count, len(self.simulators), self.layout.width), np.float32)
+    def collect(self, policy: Any, step: int, count: int, random: bool) -> tuple[rb.Stored, list[Episode]]:
+        """Takes `count` steps in every simulator: the transitions [count, E, …], and the episodes that ended."""
+        stored = self.layout.empty(count, len(self.simulators))
+        columns = self.layout.views(stored)
         episodes: list[Episode] = []
         for t in range(count):
             now = step + t * self.plan.stride
-            moment = np.int32(now // self.plan.stride)
-            if random:
-                action = np.asarray(self._actors.uniform(self._act_key, moment, self._envs))
-            else:
-                action = np.asarray(self._actors.explore(policy, self._obs, self._act_key, moment, self._envs))
-            rows[t, :, where["obs"]] = self._obs
-            rows[t, :, where["action"]] = action
+            action = self._choose(policy, np.int32(now // self.plan.stride), random)
+            columns["obs"][t], columns["action"][t], columns[rb.FIRST][t] = self._obs, action, self._lengths == 0
             for i in range(len(self.simulators)):
                 next_obs, reward, terminated, truncated = self._step(i, now, action[i])
-                rows[t, i, where["reward"]] = reward
-                rows[t, i, where["discount"]] = 0.0 if terminated or (truncated and self._cut) else self._gamma
-                rows[t, i, where["next_obs"]] = next_obs
+                columns["reward"][t, i], columns["next_obs"][t, i] = reward, next_obs
+                columns["discount"][t, i] = self._discounts.after(terminated, truncated)
                 self._returns[i] += reward
                 self._lengths[i] += 1
                 if terminated or truncated:
                     episodes.append(Episode(now, float(self._returns[i]), int(self._lengths[i])))
-                    self._returns[i], self._lengths[i] = 0.0, 0
-                    next_obs = self._reset(i, now, None)
+                    next_obs = self._restart(i, now)
                 self._obs[i] = next_obs
-        self._check(rows, step)
-        self._check(self._obs[None], step + count * self.plan.stride)
-        return rows, episodes
+        self._require_finite({name: columns[name] for name in ("obs", "action", "reward", "next_obs")}, step)
+        self._require_finite({"obs": self._obs[None]}, step + count * self.plan.stride)
+        return stored, episodes
 
-    def evaluate(self, policy: Any, step: int, deterministic: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One episode in every simulator: returns [E], lengths [E], and visits [n, O + A + 1] to judge critics by.
+    def _choose(self, policy: Any, moment: np.int32, random: bool) -> np.ndarray:
+        """The next actions [E, A]. A policy with a memory also updates it while actions are random."""
+        if not random or jax.tree.leaves(self._memory):
+            action, self._memory = self._actors.explore(
+                policy, self._memory, self._obs, self._act_key, moment, self._envs
+            )
+        if random:
+            action = self._actors.uniform(self._act_key, moment, self._envs)
+        return np.asarray(action)
 
-        A visit is an observation, the action taken and the discounted return that followed. Where a time limit cut
-        the episode, only visits whose unseen rest weighs less than a hundredth are kept.
-        """
+    def _restart(self, i: int, step: int) -> np.ndarray:
+        """Starts the next episode of simulator i, which continues its own random stream."""
+        self._returns[i], self._lengths[i] = 0.0, 0
+        if jax.tree.leaves(self._memory):
+            fresh = self._actors.memory(1)
+            self._memory = jax.tree.map(np.array, self._memory)
+            for leaf, first in zip(jax.tree.leaves(self._memory), jax.tree.leaves(fresh), strict=True):
+                leaf[i] = first[0]
+        return self._reset(i, step, None)
+
+    def evaluate(self, policy: Any, step: int, deterministic: bool) -> Played:
+        """One episode in every simulator."""
         self.reset(step, streams.EVALUATE)
         traces: list[list[tuple[np.ndarray, np.ndarray, float]]] = [[] for _ in self.simulators]
-        visits: list[np.ndarray] = []
+        found: list[np.ndarray] = []
         choose = self._actors.exploit if deterministic else self._actors.explore
-        running = np.ones(len(self.simulators), bool)
-        moment = 0
+        running, moment = np.ones(len(self.simulators), bool), 0
         while running.any():
-            action = np.asarray(choose(policy, self._obs, self._evaluate_key, np.int32(moment), self._envs))
+            action, self._memory = choose(
+                policy, self._memory, self._obs, self._evaluate_key, np.int32(moment), self._envs
+            )
+            action = np.asarray(action)
             for i in np.flatnonzero(running):
                 before = self._obs[i].copy()
                 self._obs[i], reward, terminated, truncated = self._step(int(i), step, action[i])
@@ -144,32 +166,42 @@ class Lane:
                 self._lengths[i] += 1
                 if terminated or truncated or moment + 1 >= EVALUATION_LIMIT:
                     running[i] = False
-                    visits += _visits(traces[i], self._gamma, terminated)
+                    found += evaluation_states(traces[i], self._discounts.gamma, terminated)
             moment += 1
-            self._check(self._obs[None], step)
+            self._require_finite({"obs": self._obs[None]}, step)
         for i in np.flatnonzero(~np.isfinite(self._returns)):
             raise EnvironmentFault(f"{self._name(int(i), step)}: the return of its evaluation is {self._returns[i]}")
-        width = self.layout.obs_dim + self.layout.action_dim + 1
-        return self._returns.copy(), self._lengths.copy(), np.asarray(visits, np.float32).reshape(-1, width)
+        width = self._obs[0].size + self.simulators[0].action_dim + 1
+        return Played(self._returns.copy(), self._lengths.copy(), np.asarray(found, np.float32).reshape(-1, width))
 
-    def capture(self) -> tuple[list[dict[str, Any]], list[np.ndarray]] | None:
-        """Everything that the next `collect` depends on: JSON per simulator, and arrays; None if it cannot be had."""
+    def capture(self) -> GroupState | None:
+        """The state of the group; None if a simulator cannot be captured."""
         found = [states.take(simulator.env) for simulator in self.simulators]
-        if any(state is None for state in found):
-            return None
         kept = [state for state in found if state is not None]
+        if len(kept) < len(found):
+            return None
+        memory = [np.asarray(leaf) for leaf in jax.tree.leaves(self._memory)]
         counts = np.stack([self._returns, self._lengths.astype(float)])
-        return [state.told for state in kept], [self._obs.copy(), counts, *(state.arrays for state in kept)]
+        return GroupState(self._obs.copy(), counts, memory, kept)
 
-    def restore(self, told: list[dict[str, Any]], arrays: list[np.ndarray]) -> None:
-        """Goes on where `capture` was called."""
-        expected = (self._obs.shape, (2, len(self.simulators)))
-        if (arrays[0].shape, arrays[1].shape) != expected:
-            raise CheckpointError(f"captured observations and counts are {arrays[0].shape} and {arrays[1].shape}")
-        self._obs[:] = arrays[0]
-        self._returns[:], self._lengths[:] = arrays[1]
-        for simulator, text, array in zip(self.simulators, told, arrays[2:], strict=True):
-            states.put(simulator.env, states.SimulatorState(text, array))
+    def restore(self, state: GroupState) -> None:
+        """Continues from a captured state. It comes from a file, so it may be anything and is checked."""
+        try:
+            self._restore(state)
+        except (AttributeError, TypeError) as error:
+            raise CheckpointError(f"the captured state of a group of simulators is malformed ({error})") from None
+
+    def _restore(self, state: GroupState) -> None:
+        leaves, tree = jax.tree.flatten(self._memory)
+        expected = [x.shape for x in (self._obs, np.empty((2, len(self.simulators))), *leaves)]
+        found = [x.shape for x in (state.obs, state.counts, *state.memory)]
+        if found != expected:
+            raise CheckpointError(f"the captured arrays of a group of simulators are {found}, not {expected}")
+        self._obs[:] = state.obs
+        self._returns[:], self._lengths[:] = state.counts
+        self._memory = jax.tree.unflatten(tree, state.memory)
+        for simulator, captured in zip(self.simulators, state.simulators, strict=True):
+            states.put(simulator.env, captured)
 
     def close(self) -> None:
         for simulator in self.simulators:
@@ -200,35 +232,32 @@ class Lane:
         detail = traceback.format_exception_only(error)[-1].strip()
         return EnvironmentFault(f"{self._name(i, step)}: {call} raised {detail}")
 
-    def _check(self, values: np.ndarray, step: int) -> None:
-        """Refuses NaN and ±inf in [T, E, …], naming the first one; once per chunk, where it costs nothing."""
-        if np.isfinite(values).all():
-            return
-        t, i, column = np.argwhere(~np.isfinite(values))[0]
-        names = {name for name, w in self.layout.fields().items() if w.start <= column < w.stop}
-        whole = values.shape[-1] == self.layout.width
-        field = next(iter(names & {"action", "reward"}), "observation") if whole else "observation"
-        name = self._name(int(i), step + int(t) * self.plan.stride)
-        raise EnvironmentFault(f"{name}: the {field} contains {values[t, i, column]}")
+    def _require_finite(self, values: dict[str, np.ndarray], step: int) -> None:
+        """Rejects NaN and ±inf in arrays [T, E, …] and names the first one; once per chunk, to keep it cheap."""
+        bad = [(*np.argwhere(~np.isfinite(x))[0], name) for name, x in values.items() if not np.isfinite(x).all()]
+        if bad:
+            t, i, *_, name = min(bad, key=lambda place: (place[0], place[1]))
+            number = values[name][t, i]
+            number = number[~np.isfinite(number)].flat[0] if number.ndim else number
+            where = self._name(int(i), step + int(t) * self.plan.stride)
+            raise EnvironmentFault(f"{where}: the {'observation' if 'obs' in name else name} contains {number}")
 
     def _name(self, i: int, step: int) -> str:
         return f"environment {self.plan.envs[i]} of seed {self.plan.seed}, step {step}"
 
 
-EVALUATION_LIMIT = 100_000
-"""Steps after which an evaluation episode that neither ends nor is cut counts as over."""
+def evaluation_states(
+    trace: list[tuple[np.ndarray, np.ndarray, float]], gamma: float, terminated: bool
+) -> list[np.ndarray]:
+    """Some states of one episode, each with its action and the discounted return that followed.
 
-VISIT_STRIDE = 20
-"""Every so many steps of an evaluation a visit is kept: neighbours say the same."""
-
-
-def _visits(trace: list[tuple[np.ndarray, np.ndarray, float]], gamma: float, terminated: bool) -> list[np.ndarray]:
-    """Visits of one episode with the return that followed each."""
+    If the episode was truncated, only states for which the unobserved rest weighs less than 1 % are kept.
+    """
     unseen = 0 if terminated else math.ceil(math.log(0.01) / math.log(gamma)) if 0 < gamma < 1 else len(trace)
-    following, visits = 0.0, []
+    following, found = 0.0, []
     for t in range(len(trace) - 1, -1, -1):
         obs, action, reward = trace[t]
         following = reward + gamma * following
-        if t % VISIT_STRIDE == 0 and len(trace) - t >= unseen:
-            visits.append(np.concatenate([obs, action, [following]]))
-    return visits
+        if t % STATE_STRIDE == 0 and len(trace) - t >= unseen:
+            found.append(np.concatenate([obs.reshape(-1), action, [following]]))
+    return found

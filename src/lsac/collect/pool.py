@@ -1,7 +1,7 @@
-"""The simulators as the loop sees them: give an order, do something else, collect the answers.
+"""The pool: all simulators of a run behind one asynchronous interface. Start a command, then wait for its results.
 
-Environments named by an id run in worker processes, which a hang or a crash cannot take the trainer down with.
-Environments handed over as objects cannot leave this process, so they run in a thread of it.
+Environments named by an id run in worker processes, so that a hang or crash does not affect the trainer. Environments
+passed as objects cannot leave this process, so they run in one of its threads.
 """
 
 import os
@@ -20,132 +20,146 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from lsac.collect.groups import Episode, LanePlan
-from lsac.collect.worker import ERRORS, Station, failure, receive, send
+from lsac.collect import snapshot, wire
+from lsac.collect.wire import Episode, GroupPlan, GroupState
+from lsac.collect.worker import GroupRunner
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
+from lsac.replay.ring import Stored
+from lsac.runs.experiment import Experiment, make_agent, to_json
+from lsac.types import EnvSpec
 
-Heed = Callable[[], None]
-LANE_SIZE = 4
-"""At most this many simulators share a call of the actor: a constant, so that no result depends on the machine."""
+CheckStop = Callable[[], None]
+"""Called while the trainer waits; it raises an exception to end the wait."""
+GROUP_SIZE = 4
+"""Simulators per call of the actor, at most: a constant, so that results do not depend on the machine."""
+
+
+def never() -> None:
+    """A `CheckStop` that never stops."""
 
 
 class Source(NamedTuple):
-    """Where environments come from: a registered spec (for processes) or a function (for this process)."""
+    """How environments are created: from a registered spec (in processes) or by a function (in this process)."""
 
     spec: gym.envs.registration.EnvSpec | None
     make: Callable[[], gym.Env]
 
 
-def training_lanes(seeds: list[int], num_envs: int) -> list[LanePlan]:
-    blocks = [list(range(i, min(i + LANE_SIZE, num_envs))) for i in range(0, num_envs, LANE_SIZE)]
-    return [LanePlan(seed, row, block, num_envs) for row, seed in enumerate(seeds) for block in blocks]
+def training_groups(seeds: list[int], num_envs: int) -> list[GroupPlan]:
+    blocks = [list(range(i, min(i + GROUP_SIZE, num_envs))) for i in range(0, num_envs, GROUP_SIZE)]
+    return [GroupPlan(seed, index, block, num_envs) for index, seed in enumerate(seeds) for block in blocks]
 
 
-def evaluation_lanes(seeds: list[int], episodes: int) -> list[LanePlan]:
-    return [LanePlan(seed, row, list(range(episodes)), episodes) for row, seed in enumerate(seeds)]
+def evaluation_groups(seeds: list[int], episodes: int) -> list[GroupPlan]:
+    return [GroupPlan(seed, index, list(range(episodes)), episodes) for index, seed in enumerate(seeds)]
 
 
-class Simulators(NamedTuple):
-    """The captured state of a crew: for every lane its simulators' JSON, and two arrays and one more per simulator."""
+class Tables(NamedTuple):
+    """Arrays that the trainer and its workers share."""
 
-    told: list[list[dict[str, Any]]]
-    arrays: list[np.ndarray]
+    policies: np.memmap
+    """[S, P] float32: a snapshot of every seed's policy"""
+    progress: np.memmap
+    """[groups, 2] int64: steps done and the active simulator, read by the watchdog"""
 
 
-class Crew:
-    def __init__(
-        self,
-        source: Source,
-        lanes: list[LanePlan],
-        *,
-        algorithm: str,
-        agent: dict[str, Any],
-        gamma: float,
-        policy_shape: tuple[int, int],
-        workers: int,
-        timeout: float,
-        time_limits_terminate: bool = False,
-    ):
-        self.lanes = lanes
-        brief = {"algorithm": algorithm, "agent": agent, "gamma": gamma, "cut": time_limits_terminate}
-        share: type[_Thread | _Process] = _Thread if source.spec is None else _Process
-        count = 1 if source.spec is None else max(1, min(workers, len(lanes)))
+class Share(NamedTuple):
+    """The groups of one worker: the index of the first, and their plans."""
+
+    first: int
+    plans: list[GroupPlan]
+
+
+class Pool:
+    def __init__(self, experiment: Experiment, spec: EnvSpec, source: Source, plans: list[GroupPlan], workers: int):
+        """`plans` is the result of `training_groups` or `evaluation_groups`."""
+        self.plans = plans
+        self.seeds = 1 + max(plan.seed_index for plan in plans)
+        worker: type[_Thread | _Process] = _Thread if source.spec is None else _Process
+        count = 1 if source.spec is None else max(1, min(workers, len(plans)))
         self._memory = tempfile.TemporaryDirectory(prefix="lsac-", dir=_shared_memory())
-        self.policies = self._table("policies", np.float32, policy_shape)
-        progress = self._table("progress", np.int64, (len(lanes), 2))
-        splits = np.array_split(np.arange(len(lanes)), count)
-        self._shares = [len(part) for part in splits]
-        self._workers = [
-            share(source, brief, lanes, int(part[0]), int(part[-1]) + 1, self.policies, progress, timeout)
-            for part in splits
-        ]
+        length, _ = snapshot.unflatten(make_agent(experiment, spec))
+        self._tables = Tables(
+            self._table("policies", np.float32, (self.seeds, length)),
+            self._table("progress", np.int64, (len(plans), 2)),
+        )
+        splits = np.array_split(np.arange(len(plans)), count)
+        self._shares = [Share(int(part[0]), plans[int(part[0]) : int(part[-1]) + 1]) for part in splits]
+        self._workers = [worker(experiment, source, share, self._tables) for share in self._shares]
         self._ready = False
 
     def _table(self, name: str, dtype: type, shape: tuple[int, int]) -> np.memmap:
         return np.memmap(Path(self._memory.name, name), dtype, "w+", shape=shape)
 
-    def order(self, **order: Any) -> None:
-        """Starts one order on all lanes; `results` waits for it."""
+    @property
+    def policy_shape(self) -> tuple[int, ...]:
+        """[S, P] of the snapshots that `collect` and `evaluate` take."""
+        return self._tables.policies.shape
+
+    # Commands: `collect` and `evaluate` return at once
+
+    def collect(self, policies: np.ndarray, step: int, count: int, random: bool) -> None:
+        """Starts `count` steps in every simulator; `collected` waits for them."""
+        self._start_with(policies, wire.Collect(step, count, random))
+
+    def evaluate(self, policies: np.ndarray, step: int, deterministic: bool) -> None:
+        """Starts one episode in every simulator; `evaluated` waits for them."""
+        self._start_with(policies, wire.Evaluate(step, deterministic))
+
+    def _start_with(self, policies: np.ndarray, command: wire.Command) -> None:
+        self._tables.policies[:] = policies
+        self._start(command)
+
+    def collected(self) -> tuple[Stored, list[list[Episode]]]:
+        """Result of `collect`: stored transitions [S, T·E, …] and the finished episodes of every seed."""
+        results: list[wire.Collected] = self._results(never)
+        stored = [group for result in results for group in result.stored]
+        ended = [group for result in results for group in result.episodes]
+        of_seed = [[i for i, plan in enumerate(self.plans) if plan.seed_index == seed] for seed in range(self.seeds)]
+        transitions = {
+            name: np.stack([_joined([stored[i][name] for i in groups]) for groups in of_seed]) for name in stored[0]
+        }
+        return transitions, [sorted(episode for i in groups for episode in ended[i]) for groups in of_seed]
+
+    def evaluated(self, check_stop: CheckStop = never) -> list[wire.Played]:
+        """Result of `evaluate`, one per seed."""
+        results: list[wire.Evaluated] = self._results(check_stop)
+        return [played for result in results for played in result.groups]
+
+    def reset(self, step: int) -> None:
+        self._start(wire.Reset(step))
+        self._results(never)
+
+    def capture(self) -> list[GroupState] | None:
+        """The state of all simulators between two commands; None if some cannot be captured."""
+        self._start(wire.Capture())
+        results: list[wire.Captured] = self._results(never)
+        found = [state for result in results for state in result.groups]
+        kept = [state for state in found if state is not None]
+        return kept if len(kept) == len(found) else None
+
+    def restore(self, states: list[GroupState]) -> None:
+        """Restores all simulators from captured states, independent of the worker they were captured on."""
+        if [len(state.simulators) for state in states] != [len(plan.envs) for plan in self.plans]:
+            raise CheckpointError(f"the simulators of the checkpoint are not the {len(self.plans)} groups of this run")
+        self._wait_for_start()
+        for worker, share in zip(self._workers, self._shares, strict=True):
+            worker.start(wire.Restore(states[share.first : share.first + len(share.plans)]))
+        self._results(never)
+
+    def _start(self, command: wire.Command) -> None:
         self._wait_for_start()
         for worker in self._workers:
-            worker.order(order, [])
+            worker.start(command)
 
     def _wait_for_start(self) -> None:
         if not self._ready:
-            for worker in self._workers:
-                worker.result(lambda: None)
+            self._results(never)
             self._ready = True
 
-    def results(self, heed: Heed = lambda: None) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
-        """What the order led to. `heed` is called while there is none, and may raise to leave without it."""
-        answers = [worker.result(heed) for worker in self._workers]
-        return [header for header, _ in answers], [array for _, arrays in answers for array in arrays]
-
-    def reset(self, step: int) -> None:
-        self.order(do="reset", step=step)
-        self.results()
-
-    def capture(self) -> Simulators | None:
-        """The state of all simulators between two orders; None where some cannot be captured."""
-        self.order(do="capture")
-        headers, arrays = self.results()
-        told = [lane for header in headers for lane in header["simulators"]]
-        return None if None in told else Simulators(told, arrays)
-
-    def restore(self, simulators: Simulators) -> None:
-        """Lets all simulators go on from a captured state, whichever worker they were on."""
-        if [len(told) for told in simulators.told] != [len(lane.envs) for lane in self.lanes]:
-            raise CheckpointError(f"the simulators of the checkpoint are not the {len(self.lanes)} lanes of this run")
-        wanted = sum(2 + len(told) for told in simulators.told)
-        if len(simulators.arrays) != wanted:
-            raise CheckpointError(f"the checkpoint has {len(simulators.arrays)} arrays of simulators, not {wanted}")
-        self._wait_for_start()
-        arrays, first = simulators.arrays, 0
-        for worker, count in zip(self._workers, self._shares, strict=True):
-            told = simulators.told[first : first + count]
-            used = sum(2 + len(lane) for lane in told)
-            worker.order({"do": "restore", "simulators": told}, arrays[:used])
-            arrays, first = arrays[used:], first + count
-        self.results()
-
-    def collected(self) -> tuple[np.ndarray, list[list[Episode]]]:
-        """Answer to a `collect` order: rows [S, T·E, width] and the finished episodes of every seed."""
-        headers, arrays = self.results()
-        lane_episodes = [episodes for header in headers for episodes in header["episodes"]]
-        rows, seeds = [], 1 + max(lane.row for lane in self.lanes)
-        episodes: list[list[Episode]] = [[] for _ in range(seeds)]
-        for row in range(seeds):
-            mine = [i for i, lane in enumerate(self.lanes) if lane.row == row]
-            block = np.concatenate([arrays[i] for i in mine], axis=1) if len(mine) > 1 else arrays[mine[0]]
-            rows.append(block.reshape(-1, block.shape[-1]))
-            episodes[row] = sorted(Episode(*e) for i in mine for e in lane_episodes[i])
-        return np.stack(rows), episodes
-
-    def evaluated(self, heed: Heed = lambda: None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Answer to an `evaluate` order: returns and lengths, [S, episodes], and each seed's visits."""
-        _, arrays = self.results(heed)
-        both = np.stack(arrays[::2])
-        return both[:, 0], both[:, 1], arrays[1::2]
+    def _results(self, check_stop: CheckStop) -> list[Any]:
+        """Waits for one result per worker; calls `check_stop` while waiting."""
+        return [worker.result(check_stop) for worker in self._workers]
 
     def close(self) -> None:
         for worker in self._workers:
@@ -153,23 +167,21 @@ class Crew:
         self._memory.cleanup()
 
 
+def _joined(groups: list[np.ndarray]) -> np.ndarray:
+    """Joins arrays [T, E, …] of the groups of one seed to [T·E, …], with all its simulators in E."""
+    block = np.concatenate(groups, axis=1) if len(groups) > 1 else groups[0]
+    return block.reshape(-1, *block.shape[2:])
+
+
 def _shared_memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _complain(header: dict[str, Any]) -> None:
-    if "error" not in header:
-        return
-    if header["error"] in ERRORS:
-        raise ERRORS[header["error"]](header["message"])
-    raise RuntimeError(f"a simulator's worker failed:\n{header['traceback']}")
+class _Watchdog:
+    """Detects that no group of a worker has made progress within the timeout."""
 
-
-class _Watch:
-    """Tells whether any lane of a worker has moved within the timeout."""
-
-    def __init__(self, progress: np.ndarray, lanes: list[LanePlan], timeout: float):
-        self._progress, self._lanes, self._timeout = progress, lanes, timeout
+    def __init__(self, progress: np.ndarray, plans: list[GroupPlan], timeout: float):
+        self._progress, self._plans, self._timeout = progress, plans, timeout
         self.start()
 
     def start(self) -> None:
@@ -183,34 +195,20 @@ class _Watch:
         return f"{self.place()} did not answer within --env-timeout {self._timeout:g} s"
 
     def place(self) -> str:
-        """The environment at work; lanes of a worker take turns, so there is one at most."""
+        """Describes the active environment; the groups of a worker take turns, so there is at most one."""
         i = int(np.argmax(self._progress[:, 1]))
-        lane, env = self._lanes[i], max(int(self._progress[i, 1]) - 1, 0)
-        return f"environment {lane.envs[env]} of seed {lane.seed}, after {int(self._progress[i, 0])} steps"
+        plan, env = self._plans[i], max(int(self._progress[i, 1]) - 1, 0)
+        return f"environment {plan.envs[env]} of seed {plan.seed}, after {int(self._progress[i, 0])} steps"
 
 
 class _Process:
-    start_up = 120.0  # seconds allowed for imports, simulators and compiling, whatever --env-timeout is
+    start_up = 120.0  # seconds for imports, creating simulators and compiling, independent of --env-timeout
 
-    def __init__(
-        self,
-        source: Source,
-        brief: dict[str, Any],
-        lanes: list[LanePlan],
-        first: int,
-        last: int,
-        policies: np.memmap,
-        progress: np.memmap,
-        timeout: float,
-    ):
+    def __init__(self, experiment: Experiment, source: Source, share: Share, tables: Tables):
         assert source.spec is not None
-        tables = {
-            name: {"file": str(table.filename), "shape": table.shape}
-            for name, table in (("policies", policies), ("progress", progress))
-        }
-        mine = lanes[first:last]
-        self._name = f"the worker of environments {_names(mine)}"
-        self._watch = _Watch(progress[first:last], mine, timeout)
+        progress = tables.progress[share.first : share.first + len(share.plans)]
+        self._name = f"the worker of environments {_names(share.plans)}"
+        self._watchdog = _Watchdog(progress, share.plans, experiment.env_timeout)
         self._grace = self.start_up
         self._mine, theirs = Pipe()
         environment = os.environ | {
@@ -224,49 +222,49 @@ class _Process:
             env=environment,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the trainer, which then stops its workers in good order
+            start_new_session=True,  # Ctrl-C reaches only the trainer, which then stops its workers
         )
         theirs.close()
-        orders = (
-            brief
-            | tables
-            | {
-                "env": source.spec.to_json(),
-                "lanes": [lane._asdict() for lane in mine],
-                "first": first,
-                "parent": os.getpid(),
-                "cache": jax.config.values["jax_compilation_cache_dir"],
-            }
+        self._send(
+            wire.Setup(
+                config=to_json(experiment),
+                env=source.spec.to_json(),
+                plans=share.plans,
+                first=share.first,
+                policies=_file(tables.policies),
+                progress=_file(tables.progress),
+                parent=os.getpid(),
+                cache=jax.config.values["jax_compilation_cache_dir"],
+            )
         )
-        self._tell(orders, [])
 
-    def order(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    def start(self, command: wire.Command) -> None:
         self._grace = 0.0
-        self._watch.start()
-        self._tell(order, arrays)
+        self._watchdog.start()
+        self._send(command)
 
-    def result(self, heed: Heed) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def result(self, check_stop: CheckStop) -> wire.Result:
         started = time.monotonic()
         while True:
-            heed()
+            check_stop()
             try:
                 if self._mine.poll(0.5):
-                    header, arrays = receive(self._mine)
+                    result = wire.receive(self._mine)
                     break
             except (EOFError, OSError):
                 self._died()
             if self._process.poll() is not None and not self._mine.poll(0):
                 self._died()
-            if time.monotonic() - started > self._grace and (stuck := self._watch.stuck()):
+            if time.monotonic() - started > self._grace and (stuck := self._watchdog.stuck()):
                 self._process.send_signal(signal.SIGUSR1)
                 time.sleep(0.2)
                 raise EnvironmentFault(f"{stuck}; its Python stack is printed above")
-        _complain(header)
-        return header, arrays
+        wire.raise_failure(result)
+        return result
 
-    def _tell(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    def _send(self, message: Any) -> None:
         try:
-            send(self._mine, order, arrays)
+            wire.send(self._mine, message)
         except OSError:
             self._died()
 
@@ -276,7 +274,7 @@ class _Process:
         except subprocess.TimeoutExpired:
             code = 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        raise EnvironmentFault(f"{self._name} {how}; last seen: {self._watch.place()}")
+        raise EnvironmentFault(f"{self._name} {how}; last seen: {self._watchdog.place()}")
 
     def close(self) -> None:
         self._mine.close()
@@ -288,56 +286,48 @@ class _Process:
 
 
 class _Thread:
-    def __init__(
-        self,
-        source: Source,
-        brief: dict[str, Any],
-        lanes: list[LanePlan],
-        first: int,
-        last: int,
-        policies: np.ndarray,
-        progress: np.ndarray,
-        timeout: float,
-    ):
-        mine = lanes[first:last]
-        self._watch = _Watch(progress[first:last], mine, timeout)
-        orders = brief | {"lanes": [lane._asdict() for lane in mine]}
+    def __init__(self, experiment: Experiment, source: Source, share: Share, tables: Tables):
+        progress = tables.progress[share.first : share.first + len(share.plans)]
+        self._watchdog = _Watchdog(progress, share.plans, experiment.env_timeout)
         try:
             self._cpu = jax.devices("cpu")[0]
         except RuntimeError:
             platforms = os.environ.get("JAX_PLATFORMS")
             raise InputError(f"JAX_PLATFORMS={platforms}: must include cpu, on which policies act") from None
         with jax.default_device(self._cpu):
-            self._station = Station(orders, source.make, policies, progress[first:last])
-        self._answer: tuple[dict[str, Any], list[np.ndarray]] = ({}, [])
+            self._runner = GroupRunner(experiment, share.plans, source.make, tables.policies, progress)
+        self._result: wire.Result = wire.Done()
         self._thread: threading.Thread | None = None
 
-    def order(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
-        self._watch.start()
-        self._thread = threading.Thread(target=self._obey, args=(order, arrays), daemon=True)
+    def start(self, command: wire.Command) -> None:
+        self._watchdog.start()
+        self._thread = threading.Thread(target=self._run, args=(command,), daemon=True)
         self._thread.start()
 
-    def _obey(self, order: dict[str, Any], arrays: list[np.ndarray]) -> None:
+    def _run(self, command: wire.Command) -> None:
         try:
             with jax.default_device(self._cpu):
-                self._answer = self._station.obey(order, arrays)
+                self._result = self._runner.run(command)
         except Exception as error:
-            self._answer = failure(error), []
+            self._result = wire.failed(error)
 
-    def result(self, heed: Heed) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def result(self, check_stop: CheckStop) -> wire.Result:
         while self._thread is not None and self._thread.is_alive():
-            heed()
+            check_stop()
             self._thread.join(0.5)
-            if self._thread.is_alive() and (stuck := self._watch.stuck()):
+            if self._thread.is_alive() and (stuck := self._watchdog.stuck()):
                 raise EnvironmentFault(stuck)
         self._thread = None
-        header, arrays = self._answer
-        _complain(header)
-        return header, arrays
+        wire.raise_failure(self._result)
+        return self._result
 
     def close(self) -> None:
-        """Leaves the environments open: they belong to whoever made them."""
+        """Leaves the environments open: they belong to the user."""
 
 
-def _names(lanes: list[LanePlan]) -> str:
-    return ", ".join(f"{lane.envs[0]}–{lane.envs[-1]} of seed {lane.seed}" for lane in lanes)
+def _file(table: np.memmap) -> wire.TableFile:
+    return wire.TableFile(str(table.filename), list(table.shape))
+
+
+def _names(plans: list[GroupPlan]) -> str:
+    return ", ".join(f"{plan.envs[0]}–{plan.envs[-1]} of seed {plan.seed}" for plan in plans)

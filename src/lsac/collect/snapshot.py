@@ -1,4 +1,4 @@
-"""The form in which a policy travels from the learner to the simulators: one flat float32 vector."""
+"""Policy snapshots: the flat float32 vectors in which policies are sent from the learner to the simulators."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ def flatten(policy: Any) -> Array:
 
 
 def unflatten(agent: Agent) -> tuple[int, Callable[[np.ndarray], Any]]:
-    """The length of an agent's snapshot, and the function that turns one back into a policy."""
+    """The length of an agent's snapshots, and the function that converts a snapshot back to a policy."""
     shapes = jax.eval_shape(lambda key: agent.policy(agent.init(key)), jax.random.key(0))
     leaves, tree = jax.tree.flatten(shapes)
     if any(leaf.dtype != jnp.float32 for leaf in leaves):
@@ -24,7 +24,7 @@ def unflatten(agent: Agent) -> tuple[int, Callable[[np.ndarray], Any]]:
 
     def restore(flat: np.ndarray) -> Any:
         parts = np.split(flat, stops[:-1])
-        # a copy, because the vector may live in memory that the next snapshot overwrites
+        # copied, because the next snapshot may overwrite the vector's memory
         arrays = [jnp.array(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
         return jax.tree.unflatten(tree, arrays)
 

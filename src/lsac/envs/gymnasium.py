@@ -1,4 +1,4 @@
-"""Gymnasium environments behind one small adapter: float32 vectors in, actions in [−1, 1], nothing unchecked."""
+"""Adapter for Gymnasium environments: float32 vectors as observations, actions in [−1, 1], every value checked."""
 
 import difflib
 import importlib
@@ -14,12 +14,12 @@ import lsac.envs.probes  # noqa: F401  (registers the probe environments)
 from lsac.errors import EnvironmentFault, InputError
 from lsac.types import EnvSpec
 
-# MuJoCo's own handler prints to the terminal and leaves a MUJOCO_LOG.TXT wherever the user happens to be.
+# MuJoCo's default handler prints to the terminal and writes MUJOCO_LOG.TXT into the current directory.
 mujoco.set_mju_user_warning(logging.getLogger("lsac.mujoco").info)
 
 
 def find(env_id: str) -> gym.envs.registration.EnvSpec:
-    """The registered spec of an id, or a sentence with the nearest known id; `module:Env-v0` imports the module."""
+    """The registered spec of an id, or an error that suggests a similar id; `module:Env-v0` imports the module."""
     try:
         module, colon, name = env_id.partition(":")
         if colon:
@@ -40,8 +40,8 @@ def build(spec: gym.envs.registration.EnvSpec | str) -> gym.Env:
         raise InputError(f"--env {name}: could not be created: {_first_line(error)}") from error
 
 
-def describe(env: gym.Env) -> EnvSpec:
-    """Sizes of an environment's flat observation and action, or why it cannot be used."""
+def describe(env: gym.Env, gamma: float) -> EnvSpec:
+    """Shapes of an environment's flat observations and actions, or an error if it cannot be used."""
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
     action, obs = env.action_space, env.observation_space
     if not isinstance(action, spaces.Box):
@@ -52,7 +52,7 @@ def describe(env: gym.Env) -> EnvSpec:
     boxes = list(obs.spaces.values()) if isinstance(obs, spaces.Dict) else [obs]
     if not boxes or not all(isinstance(box, spaces.Box) for box in boxes):
         raise InputError(f"environment {name}: its observation space is {obs}, but a Box or a Dict of Boxes is needed")
-    return EnvSpec(obs_dim=spaces.flatdim(obs), action_dim=spaces.flatdim(action))
+    return EnvSpec(obs_shape=(spaces.flatdim(obs),), action_dim=spaces.flatdim(action), gamma=gamma)
 
 
 class Simulator:
@@ -60,13 +60,17 @@ class Simulator:
 
     def __init__(self, env: gym.Env):
         self.env = env
-        self.spec = describe(env)
+        described = self.spec(gamma=0.0)  # rejects an environment that cannot be used
+        self.obs_shape, self.action_dim = described.obs_shape, described.action_dim
         self.obs_space = env.observation_space
         self._dict = isinstance(env.observation_space, spaces.Dict)
         assert isinstance(env.action_space, spaces.Box)
         self._low, self._high = env.action_space.low, env.action_space.high
         self._half_range = (env.action_space.high - env.action_space.low) / 2
         self._action_shape = env.action_space.shape
+
+    def spec(self, gamma: float) -> EnvSpec:
+        return describe(self.env, gamma)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         obs, _ = self.env.reset(seed=seed)
@@ -86,7 +90,7 @@ class Simulator:
         return self.flat(obs), reward, bool(terminated), bool(truncated)
 
     def scaled(self, action: np.ndarray) -> np.ndarray:
-        """[−1, 1] → the environment's own box."""
+        """Maps an action from [−1, 1] to the environment's action space."""
         scaled = self._low + (action.reshape(self._action_shape) + 1.0) * self._half_range
         return np.clip(scaled, self._low, self._high).astype(self._low.dtype)
 
@@ -100,8 +104,8 @@ class Simulator:
             flat = np.array(flat, dtype=np.float32).reshape(-1)
         except (TypeError, ValueError, KeyError) as error:
             raise EnvironmentFault(f"observation cannot be read as numbers ({_first_line(error)})") from None
-        if flat.shape[0] != self.spec.obs_dim:
-            expected = self.spec.obs_dim
+        if flat.shape != self.obs_shape:
+            expected = self.obs_shape[0]
             raise EnvironmentFault(f"observation has {flat.shape[0]} numbers, the space promises {expected}")
         return flat
 

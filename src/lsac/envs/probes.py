@@ -1,6 +1,6 @@
-"""Tiny environments whose exact values are known, so that a test can ask for a number and not for "it learned".
+"""Tiny environments with known exact values, so that a test can check numbers instead of learning curves.
 
-Each isolates one thing an implementation can get wrong; `value` is the true Q (α → 0) in the state named.
+Each isolates one possible mistake of an implementation. Q below is the true value for α → 0.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 
 class Probe(gym.Env):
-    """Base of the probes: one number to see, one number to do."""
+    """Base class of the probes: one-dimensional observations and actions."""
 
     length = 1
 
@@ -70,7 +70,7 @@ class DelayedReward(Probe):
 
 
 class RewardFromAction(Probe):
-    """One step, reward 1 − a²: the best action is 0. Fails if the actor does not follow the critic."""
+    """One step, reward 1 − a²: the best action is 0. Fails if the actor does not maximise the critic."""
 
     def reward(self, action: float) -> float:
         return 1.0 - action**2
@@ -87,7 +87,7 @@ class RewardFromBoth(Probe):
 
 
 class TimeLimited(Probe):
-    """Reward 1 for ever, cut after four steps by a time limit: Q = 1 / (1 − γ). Fails if a cut counts as death."""
+    """Reward 1 at every step, truncated after four: Q = 1 / (1 − γ). Fails if a truncation counts as a termination."""
 
     length = 10**9
 

@@ -1,4 +1,4 @@
-"""How fast this machine simulates, alone and in parallel, and how many workers that is worth."""
+"""Measures how fast this machine simulates, in one process and in parallel, to choose the number of workers."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from lsac.envs import gymnasium as adapter
 
 START_UP = 60.0
-"""Seconds allowed for a process to import and build its simulator."""
+"""Seconds that a process may take to import and build its simulator."""
 
 
 class Rates(NamedTuple):
@@ -26,11 +26,11 @@ class Rates(NamedTuple):
     alone: float
     """steps per second of one process"""
     together: float
-    """steps per second of one process per core, in sum"""
+    """total steps per second with one process per core"""
 
     @property
     def workers(self) -> int:
-        """As many processes as really run at once: fewer than the cores where those are shared or capped."""
+        """The number of processes that really run in parallel: fewer than the cores if these are shared or limited."""
         gain = self.together / self.alone
         return min(self.cores, math.ceil(gain)) if gain > 1.1 else 1
 
@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 
 
 def known(spec: EnvSpec) -> Rates | None:
-    """What was measured before for this environment with these versions on as many cores; None if nothing was."""
+    """The stored measurement for this environment, these versions and this number of cores; None if there is none."""
     try:
         _, alone, together = json.loads(_file().read_text())[_key(spec)]
         return Rates(cores(), float(alone), float(together))
@@ -58,7 +58,7 @@ def known(spec: EnvSpec) -> Rates | None:
 
 
 def measure(spec: EnvSpec, seconds: float) -> Rates | None:
-    """Runs simulators of their own for twice that long and remembers the result; None if one of them failed."""
+    """Runs new simulators, alone and in parallel, `seconds` each, and stores the result; None if one of them failed."""
     count = cores()
     alone = _sum_of_rates(spec, 1, seconds)
     together = _sum_of_rates(spec, count, seconds) if alone and count > 1 else alone
@@ -75,7 +75,7 @@ def measure(spec: EnvSpec, seconds: float) -> Rates | None:
         file.parent.mkdir(parents=True, exist_ok=True)
         aside.write_text(json.dumps({**(table if isinstance(table, dict) else {}), _key(spec): rates}))
         aside.replace(file)
-    except OSError:  # a home that cannot be written to only costs the memory
+    except OSError:  # without a writable cache the next run measures again
         pass
     return rates
 
@@ -89,7 +89,7 @@ def _key(spec: EnvSpec) -> str:
 
 
 def _sum_of_rates(spec: EnvSpec, processes: int, seconds: float) -> float | None:
-    """Steps per second of simulators that run at the same time, each in a process of its own."""
+    """Total steps per second of simulators that run at the same time, each in its own process."""
     command = [sys.executable, "-m", "lsac.envs.rates", str(seconds)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
@@ -105,17 +105,17 @@ def _sum_of_rates(spec: EnvSpec, processes: int, seconds: float) -> float | None
             stack.callback(child.kill)
         try:
             for child in children:
-                _tell(child, spec.to_json())
+                _write(child, spec.to_json())
             if any(child.stdout is None or child.stdout.readline() != "ready\n" for child in children):
                 return None
-            for child in children:  # all are ready before any starts
-                _tell(child, "go")
+            for child in children:  # only after all are ready
+                _write(child, "go")
             return sum(float(child.communicate()[0]) for child in children)
         except (ValueError, OSError):
             return None
 
 
-def _tell(child: subprocess.Popen[str], text: str) -> None:
+def _write(child: subprocess.Popen[str], text: str) -> None:
     assert child.stdin is not None
     child.stdin.write(text + "\n")
     child.stdin.flush()
@@ -127,7 +127,7 @@ def rate(simulator: adapter.Simulator, seconds: float) -> float:
     simulator.reset(0)
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
-        _, _, terminated, truncated = simulator.step(rng.uniform(-1, 1, simulator.spec.action_dim))
+        _, _, terminated, truncated = simulator.step(rng.uniform(-1, 1, simulator.action_dim))
         steps += 1
         if terminated or truncated:
             simulator.reset()
@@ -135,7 +135,7 @@ def rate(simulator: adapter.Simulator, seconds: float) -> float:
 
 
 def main() -> None:
-    """A child of `_sum_of_rates`."""
+    """The child process of `_sum_of_rates`."""
     simulator = adapter.Simulator(adapter.build(EnvSpec.from_json(sys.stdin.readline())))
     rate(simulator, 0.02)
     print("ready", flush=True)

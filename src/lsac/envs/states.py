@@ -1,12 +1,12 @@
-"""The whole state of a simulator as data, so that a resumed run goes on in the middle of an episode, bit for bit.
+"""The whole state of a simulator as data, so that a resumed run continues in the middle of an episode, bit for bit.
 
-Gymnasium's MuJoCo and classic-control tasks are known. Any other environment can take part by having
+Gymnasium's MuJoCo and classic-control tasks are supported. Any other environment is supported if it implements
 
     get_state() -> dict of NumPy arrays and JSON values      set_state(that dict) -> None
 
-which cover everything that a later `step` or `reset` depends on, its random generator apart. What cannot be
-captured (an unknown environment or wrapper, a value that is not JSON) is None here, and such a run resumes with new
-episodes.
+for everything that a later `step` or `reset` depends on, except its random generator, which is stored separately. The
+state of anything else (an unknown environment or wrapper, a value that is not JSON) is None, and such a run resumes
+with new episodes.
 """
 
 import json
@@ -24,84 +24,92 @@ from lsac.errors import CheckpointError
 WRAPPERS: dict[type, str | None] = {
     TimeLimit: "_elapsed_steps",
     OrderEnforcing: "_has_reset",
-    PassiveEnvChecker: None,  # it warns, changes nothing, and may be missing where a run is resumed
+    PassiveEnvChecker: None,  # it only checks, and may be absent when a run is resumed
 }
-"""Wrappers that can be captured, and the attribute that is their state, if they have one."""
+"""Supported wrappers, and the attribute that holds their state, if they have one."""
 KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs.probes")
-"""Modules whose environments keep their state in numbers, arrays, their random generator and MuJoCo's structures."""
+"""Modules whose environments keep their state in numbers, arrays, the random generator and MuJoCo's structures."""
 PICTURES = ("tex_", "mesh_", "skin_", "hfield_")
-"""Arrays of a MuJoCo model that are large and that no task changes."""
+"""Prefixes of large arrays of a MuJoCo model that no task changes."""
 
 
 class SimulatorState(NamedTuple):
-    told: dict[str, Any]
-    """the part that is JSON: numbers, counters, the random generator"""
+    metadata: dict[str, Any]
+    """JSON: numbers, counters, the random generator"""
     arrays: np.ndarray
-    """[n] bytes of a safetensors file with the rest"""
+    """[n] bytes of a safetensors file with all arrays"""
 
 
 def take(env: gym.Env) -> SimulatorState | None:
-    """The state of an environment and its wrappers; None if it is not known how to capture it."""
+    """The state of an environment and its wrappers; None if it cannot be captured."""
     layers, layer = _layers(env)
     if any(type(wrapper) not in WRAPPERS for wrapper in layers):
         return None
     wrappers = [getattr(wrapper, attribute) for wrapper in layers if (attribute := WRAPPERS[type(wrapper)])]
-    told: dict[str, Any] = {"wrappers": wrappers, "random": _random_state(layer)}
+    metadata: dict[str, Any] = {"wrappers": wrappers, "random": _random_state(layer)}
     arrays: dict[str, np.ndarray] = {}
     if hasattr(layer, "get_state") and hasattr(layer, "set_state"):
-        values, told["own"] = layer.get_state(), True
+        values, metadata["own"] = layer.get_state(), True
     elif (type(layer).__module__ + ".").startswith(KNOWN) or type(layer).__module__ in KNOWN:
-        values, told["own"] = _simple(vars(layer)), False
+        values, metadata["own"] = _simple(vars(layer)), False
         if hasattr(layer, "data") and isinstance(layer.data, mujoco.MjData):
             arrays |= {f"mujoco.{name}": value for name, value in _mujoco_arrays(layer).items()}
     else:
         return None
-    told["values"] = {name: value for name, value in values.items() if not isinstance(value, np.ndarray | np.generic)}
+    metadata["values"] = {
+        name: value for name, value in values.items() if not isinstance(value, np.ndarray | np.generic)
+    }
     for name, value in values.items():
         if isinstance(value, np.ndarray | np.generic):
             arrays[f"{'array' if isinstance(value, np.ndarray) else 'number'}.{name}"] = np.array(value, order="C")
-    told["flat"] = [name for name, value in arrays.items() if value.ndim == 0]
+    metadata["flat"] = [name for name, value in arrays.items() if value.ndim == 0]
     try:
         packed = safetensors.numpy.save({name: np.atleast_1d(value) for name, value in arrays.items()})
-        carried = json.dumps(json.loads(json.dumps(told))) == json.dumps(told) and not _has_tuples(told["values"])
+        carried = json.dumps(json.loads(json.dumps(metadata))) == json.dumps(metadata) and not _changed_by_json(
+            metadata["values"]
+        )
     except (TypeError, ValueError, KeyError, safetensors.SafetensorError):
         carried = False
-    if not carried:  # the user's own get_state: better new episodes after a resume than no checkpoint
+    if not carried:  # a user's get_state may return anything; new episodes after a resume are better than no checkpoint
         return None
-    return SimulatorState(told, np.frombuffer(packed, np.uint8))
+    return SimulatorState(metadata, np.frombuffer(packed, np.uint8))
 
 
 def put(env: gym.Env, state: SimulatorState) -> None:
-    """Brings an environment, made in the same way as the one the state was taken of, into that state."""
-    told = state.told
+    """Puts an environment into a captured state; it must be created in the same way as the captured one."""
+    metadata = state.metadata
     try:
         arrays = safetensors.numpy.load(state.arrays.tobytes())
-        for name in told["flat"]:
+        for name in metadata["flat"]:
             arrays[name] = arrays[name].reshape(())
         layers, layer = _layers(env)
         stateful = [(wrapper, attribute) for wrapper in layers if (attribute := WRAPPERS[type(wrapper)])]
-        for (wrapper, attribute), value in zip(stateful, told["wrappers"], strict=True):
+        for (wrapper, attribute), value in zip(stateful, metadata["wrappers"], strict=True):
             setattr(wrapper, attribute, value)
-        values = dict(told["values"])
+        for wrapper in layers:
+            if isinstance(wrapper, PassiveEnvChecker):  # its first step would need the data of a reset
+                wrapper.checked_reset = wrapper.checked_step = wrapper.checked_data_reuse = True
+        values = dict(metadata["values"])
         values |= {name.split(".", 1)[1]: x for name, x in arrays.items() if name.startswith("array.")}
         values |= {name.split(".", 1)[1]: x[()] for name, x in arrays.items() if name.startswith("number.")}
-        if told["own"]:
+        if metadata["own"]:
             cast(Any, layer).set_state(values)
         else:
             _put_known(layer, values, {n.split(".", 1)[1]: x for n, x in arrays.items() if n.startswith("mujoco.")})
-        _put_random(layer, told["random"])
-    except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+        _put_random(layer, metadata["random"])
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"the state of a simulator does not fit this environment ({error})") from None
 
 
-def _has_tuples(value: Any) -> bool:
-    """Whether JSON would bring something back as a list that was none."""
+def _changed_by_json(value: Any) -> bool:
+    """Whether JSON would return something else: a list for a tuple, a string for a key that is not one."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return isinstance(value, tuple) or any(map(_has_tuples, inner))
+    other_keys = isinstance(value, dict) and not all(isinstance(key, str) for key in value)
+    return isinstance(value, tuple) or other_keys or any(map(_changed_by_json, inner))
 
 
 def _layers(env: gym.Env) -> tuple[list[gym.Wrapper], gym.Env]:
-    """The wrappers of an environment, outermost first, and what is inside them all."""
+    """The wrappers of an environment, outermost first, and the innermost environment."""
     wrappers = []
     while isinstance(env, gym.Wrapper):
         wrappers.append(env)
@@ -110,7 +118,7 @@ def _layers(env: gym.Env) -> tuple[list[gym.Wrapper], gym.Env]:
 
 
 def _simple(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Those that are numbers or arrays of numbers; the generator's seed belongs to the generator."""
+    """The attributes that are numbers or numeric arrays, except the seed, which is stored with the random generator."""
     kinds = (bool, int, float, np.generic)
     return {
         name: value
@@ -123,7 +131,7 @@ def _simple(attributes: dict[str, Any]) -> dict[str, Any]:
 def _put_known(env: gym.Env, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     allowed = _simple(vars(env)).keys()
     for name, value in values.items():
-        if name in allowed or not hasattr(env, name):  # some attributes come with the first reset
+        if name in allowed or not hasattr(env, name):  # some attributes are created by the first reset
             setattr(env, name, value)
     if not arrays:
         return
@@ -139,15 +147,15 @@ def _put_known(env: gym.Env, values: dict[str, Any], arrays: dict[str, np.ndarra
 
 
 def _mujoco_arrays(env: Any) -> dict[str, np.ndarray]:
-    """The integration state alone is not enough: rewards read derived positions as the last step left them.
+    """All float arrays: the integration state is not enough, because rewards read positions derived in the last step.
 
-    Whole numbers are indices, which a step makes anew or never changes; nor should a file be able to set one.
+    Integer arrays hold indices, which a step recomputes or never changes, and which a file must not be able to set.
     """
     size = mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION)
     integration = np.empty(size)
     mujoco.mj_getState(env.model, env.data, integration, mujoco.mjtState.mjSTATE_INTEGRATION)
     found = {"integration": integration}
-    unused = mujoco.MjData(env.model)  # its arrays of contacts and constraints are empty: a step makes them anew
+    unused = mujoco.MjData(env.model)  # its arrays of contacts and constraints are empty: a step recomputes them
     for part, like in (("model", env.model), ("data", unused)):
         structure = getattr(env, part)
         for name in dir(structure):
@@ -166,10 +174,10 @@ def _random_state(env: gym.Env) -> dict[str, Any] | None:
     return {"seed": env._np_random_seed, "state": generator.bit_generator.state}
 
 
-def _put_random(env: gym.Env, told: dict[str, Any] | None) -> None:
-    if told is None:
+def _put_random(env: gym.Env, metadata: dict[str, Any] | None) -> None:
+    if metadata is None:
         env._np_random = None
         return
     generator = np.random.Generator(np.random.PCG64())
-    generator.bit_generator.state = told["state"]
-    env._np_random, env._np_random_seed = generator, told["seed"]
+    generator.bit_generator.state = metadata["state"]
+    env._np_random, env._np_random_seed = generator, metadata["seed"]

@@ -1,6 +1,5 @@
-"""Simulators, lanes and crews: what reaches an environment, what comes back as rows, and from which random stream."""
+"""Simulators, groups and pools: what reaches an environment, which transitions come back, from which random stream."""
 
-import dataclasses
 import itertools
 
 import gymnasium as gym
@@ -12,15 +11,15 @@ import small
 from gymnasium import spaces
 
 from lsac import streams
-from lsac.agents import AGENTS
-from lsac.collect import snapshot
-from lsac.collect.groups import Episode, Lane, LanePlan, _visits, make_actors
-from lsac.collect.pool import Crew, Source, evaluation_lanes, training_lanes
+from lsac.collect.groups import Discounts, Group, evaluation_states, make_actors
+from lsac.collect.pool import Pool, Source, evaluation_groups, training_groups
+from lsac.collect.wire import Episode, GroupPlan
 from lsac.envs.gymnasium import Simulator, describe
-from lsac.errors import EnvironmentFault
-from lsac.replay.ring import Layout
+from lsac.errors import CheckpointError, EnvironmentFault
+from lsac.replay.ring import FIRST, PACKED, layout_of
+from lsac.runs.experiment import Experiment
 from lsac.train.run import source_of
-from lsac.types import Agent
+from lsac.types import Agent, memoryless
 
 GAMMA = 0.9
 
@@ -81,7 +80,7 @@ def test_actions_are_rescaled_from_plus_minus_one_to_the_box(name, dtype):
     low, high = (np.array(bound, dtype) for bound in BOXES[name])
     env = Counter(action_space=spaces.Box(low, high, dtype=dtype))
     simulator = Simulator(env)
-    assert simulator.spec.action_dim == low.size
+    assert simulator.spec(GAMMA).action_dim == simulator.action_dim == low.size
     simulator.reset(0)
     for value, expected in {-1: low, 0: (low + high) / 2, 0.5: 0.25 * low + 0.75 * high, 1: high}.items():
         simulator.step(np.full(low.size, value, np.float32))
@@ -108,7 +107,7 @@ def test_dict_observation_becomes_one_vector_in_the_order_of_its_space():
     env.observation_space = spaces.Dict(
         goal=spaces.Box(-9, 9, (2,), np.float64), agent=spaces.Box(-9, 9, (1, 2), np.float32)
     )
-    assert describe(env).obs_dim == 4
+    assert describe(env, GAMMA).obs_dim == 4
     simulator = Simulator(env)
     flat = simulator.flat({"agent": np.array([[3.0, 4.0]], np.float32), "goal": np.array([1.0, 2.0])})
     assert flat.dtype == np.float32
@@ -124,12 +123,14 @@ def test_observation_is_copied_out_of_a_buffer_that_the_environment_reuses():
     np.testing.assert_array_equal(second, [0, 0, 1])
 
 
-# a lane
+# a group
 
 CONSTANT = Agent(
     init=lambda key: jnp.zeros(1),
     policy=lambda state: state,
-    act=lambda policy, obs, key, explore: policy + 0.5 * jax.random.uniform(key, (1,)) if explore else policy,
+    act=memoryless(
+        lambda policy, obs, key, explore: policy + 0.5 * jax.random.uniform(key, (1,)) if explore else policy
+    ),
     update=lambda state, replay, key: (state, {}),
 )
 """The policy is the action itself; exploring adds up to 0.5."""
@@ -138,23 +139,24 @@ ACTORS = make_actors(CONSTANT, 1)
 POLICY = jnp.array([0.25])
 
 
-def lane_of(envs, seed=0, numbers=None, stride=None, time_limits_terminate=False):
-    plan = LanePlan(seed, 0, numbers or list(range(len(envs))), stride or len(envs))
+def group_of(envs, seed=0, numbers=None, stride=None, time_limits_terminate=False, actors=ACTORS):
+    plan = GroupPlan(seed, 0, numbers or list(range(len(envs))), stride or len(envs))
     simulators = [Simulator(env) for env in envs]
-    lane = Lane(plan, simulators, ACTORS, GAMMA, np.zeros(2, np.int64), time_limits_terminate)
-    lane.reset(0)
-    return lane
+    group = Group(plan, simulators, actors, Discounts(GAMMA, time_limits_terminate), np.zeros(2, np.int64))
+    group.reset(0)
+    return group
 
 
-def collect(lane, count=8, step=0, random=False):
+def collect(group, count=8, step=0, random=False):
     """Fields [T, E, …] and the finished episodes."""
-    rows, episodes = lane.collect(POLICY, step, count, random)
-    assert rows.dtype == np.float32
-    return lane.layout.unpack(rows), episodes
+    stored, episodes = group.collect(POLICY, step, count, random)
+    assert {name: x.dtype for name, x in stored.items()} == {PACKED: np.float32, FIRST: np.bool_}
+    assert {x.shape[:2] for x in stored.values()} == {(count, len(group.simulators))}
+    return group.layout.transitions(stored), episodes
 
 
 def test_a_time_limit_is_an_end_on_request():
-    t, _ = collect(lane_of([Counter(length=3, ends=(False, True))], time_limits_terminate=True), count=5)
+    t, _ = collect(group_of([Counter(length=3, ends=(False, True))], time_limits_terminate=True), count=5)
     np.testing.assert_allclose(t.discount[:, 0], [GAMMA, GAMMA, 0.0, GAMMA, GAMMA])
 
 
@@ -162,7 +164,7 @@ def test_a_time_limit_is_an_end_on_request():
     ("ends", "discount"), [((True, False), 0.0), ((False, True), GAMMA), ((True, True), 0.0)], ids=str
 )
 def test_the_end_of_an_episode_keeps_its_true_last_observation_and_only_a_termination_has_no_future(ends, discount):
-    t, episodes = collect(lane_of([Counter(length=3, ends=ends)]), count=5)
+    t, episodes = collect(group_of([Counter(length=3, ends=ends)]), count=5)
     np.testing.assert_array_equal(t.obs[:, 0, 1:], [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
     np.testing.assert_array_equal(t.next_obs[:, 0, 1:], [[0, 1], [0, 2], [0, 3], [1, 1], [1, 2]])
     np.testing.assert_array_equal(t.discount[:, 0], np.float32([GAMMA, GAMMA, discount, GAMMA, GAMMA]))
@@ -170,29 +172,37 @@ def test_the_end_of_an_episode_keeps_its_true_last_observation_and_only_a_termin
     assert episodes == [Episode(step=2, reward=6.0, length=3)]
 
 
+@pytest.mark.parametrize("ends", [(True, False), (False, True)], ids=str)
+def test_the_first_step_of_every_episode_is_marked_across_chunks(ends):
+    group = group_of([Counter(length=3, ends=ends), Counter(length=4, ends=ends)])
+    marks = [group.collect(POLICY, step, 4, random=False)[0][FIRST] for step in (0, 8)]
+    steps = np.arange(8)
+    np.testing.assert_array_equal(np.concatenate(marks), np.stack([steps % 3 == 0, steps % 4 == 0], axis=1))
+
+
 def test_an_episode_goes_on_from_one_chunk_to_the_next():
-    lane = lane_of([Counter(length=3)])
-    collect(lane, count=2)
-    t, episodes = collect(lane, count=2, step=2)
+    group = group_of([Counter(length=3)])
+    collect(group, count=2)
+    t, episodes = collect(group, count=2, step=2)
     np.testing.assert_array_equal(t.obs[:, 0, 1:], [[0, 2], [1, 0]])
     assert episodes == [Episode(step=2, reward=6.0, length=3)]
 
 
-def test_environments_of_a_lane_end_their_episodes_by_themselves():
-    t, episodes = collect(lane_of([Counter(0, length=2), Counter(1, length=3)]), count=4)
+def test_environments_of_a_group_end_their_episodes_by_themselves():
+    t, episodes = collect(group_of([Counter(0, length=2), Counter(1, length=3)]), count=4)
     np.testing.assert_array_equal(t.obs[:, 0], [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]])
     np.testing.assert_array_equal(t.obs[:, 1], [[1, 0, 0], [1, 0, 1], [1, 0, 2], [1, 1, 0]])
     assert episodes == [Episode(2, 3.0, 2), Episode(4, 6.0, 3), Episode(6, 3.0, 2)]
 
 
-def test_the_action_in_a_row_is_the_one_the_environment_was_given():
+def test_the_action_in_a_transition_is_the_one_the_environment_was_given():
     env = Counter(action_space=spaces.Box(-0.4, 0.4, (1,), np.float32))
-    t, _ = collect(lane_of([env]))
+    t, _ = collect(group_of([env]))
     np.testing.assert_allclose(np.concatenate(env.actions), 0.4 * t.action[:, 0, 0], rtol=1e-6)
 
 
 def test_exploring_noise_is_new_for_every_step_and_every_environment():
-    t, _ = collect(lane_of([Counter(), Counter()]))
+    t, _ = collect(group_of([Counter(), Counter()]))
     noise = t.action[..., 0] - 0.25
     assert np.unique(noise).size == 16
     assert noise.min() >= 0
@@ -200,7 +210,7 @@ def test_exploring_noise_is_new_for_every_step_and_every_environment():
 
 
 def test_random_actions_ignore_the_policy_and_fill_plus_minus_one():
-    t, _ = collect(lane_of([Counter(), Counter()]), count=64, random=True)
+    t, _ = collect(group_of([Counter(), Counter()]), count=64, random=True)
     action = t.action[..., 0]
     assert np.unique(action).size == 128
     assert action.min() < -0.9
@@ -209,31 +219,33 @@ def test_random_actions_ignore_the_policy_and_fill_plus_minus_one():
 
 
 def test_noise_depends_on_the_step_and_not_on_how_steps_are_cut_into_chunks():
-    whole, _ = collect(lane_of([Counter(), Counter()]), count=8)
-    lane = lane_of([Counter(), Counter()])
-    parts = [collect(lane, count=4, step=step)[0] for step in (0, 8)]
+    whole, _ = collect(group_of([Counter(), Counter()]), count=8)
+    group = group_of([Counter(), Counter()])
+    parts = [collect(group, count=4, step=step)[0] for step in (0, 8)]
     np.testing.assert_array_equal(np.concatenate([part.action for part in parts]), whole.action)
 
 
 def test_evaluation_gives_one_episode_per_environment_without_noise():
     envs = [Counter(0, length=2), Counter(1, length=4, ends=(False, True))]
-    returns, lengths, _ = lane_of(envs).evaluate(POLICY, step=0, deterministic=True)
+    returns, lengths, _ = group_of(envs).evaluate(POLICY, step=0, deterministic=True)
     np.testing.assert_array_equal(returns, [3.0, 10.0])
     np.testing.assert_array_equal(lengths, [2, 4])
     assert {float(action[0]) for env in envs for action in env.actions} == {0.25}
 
 
-def test_visits_pair_a_state_and_action_with_the_discounted_return_that_followed():
+def test_evaluation_states_pair_a_state_and_action_with_the_discounted_return_that_followed():
     reward, gamma = 2.0, 0.5
     trace = [(np.full(1, t, np.float32), np.full(1, -t, np.float32), reward) for t in range(50)]
-    ended = _visits(trace, gamma, terminated=True)
-    assert [visit[0] for visit in ended] == [40, 20, 0]
+    ended = evaluation_states(trace, gamma, terminated=True)
+    assert [state[0] for state in ended] == [40, 20, 0]
     for obs, action, following in ended:
         assert action == -obs
         assert following == pytest.approx(sum(reward * gamma**k for k in range(50 - int(obs))), rel=1e-6)
-    cut = _visits(trace, gamma, terminated=False)  # 0.5⁷ < 0.01: the last six steps have too much ahead of them
-    assert [visit[0] for visit in cut] == [40, 20, 0]
-    assert [visit[0] for visit in _visits(trace[:45], gamma, terminated=False)] == [20, 0]
+    cut = evaluation_states(
+        trace, gamma, terminated=False
+    )  # 0.5⁷ < 0.01: the last six steps have too much ahead of them
+    assert [state[0] for state in cut] == [40, 20, 0]
+    assert [state[0] for state in evaluation_states(trace[:45], gamma, terminated=False)] == [20, 0]
 
 
 @pytest.mark.parametrize("field", ["observation", "reward"])
@@ -245,18 +257,18 @@ def test_a_number_that_is_not_finite_is_refused_with_its_place(field):
                 obs, reward = (obs * np.nan, reward) if field == "observation" else (obs, np.inf)
             return obs, reward, *rest
 
-    lane = lane_of([Counter(), Broken()], seed=3, numbers=[4, 5], stride=6)
+    group = group_of([Counter(), Broken()], seed=3, numbers=[4, 5], stride=6)
     with pytest.raises(EnvironmentFault, match=f"environment 5 of seed 3, step 6: the {field} contains (nan|inf)"):
-        collect(lane)
+        collect(group)
 
 
 # streams
 
 
 def first_obs(seed, env, step=0, purpose=streams.ACT):
-    lane = lane_of([Drawing()], seed=seed, numbers=[env])
-    lane.reset(step, purpose)
-    return float(collect(lane, count=1)[0].obs[0, 0, 0])
+    group = group_of([Drawing()], seed=seed, numbers=[env])
+    group.reset(step, purpose)
+    return float(collect(group, count=1)[0].obs[0, 0, 0])
 
 
 def test_every_environment_of_every_seed_starts_from_its_own_stream():
@@ -269,78 +281,132 @@ def test_a_stream_is_the_same_every_time_and_new_for_every_restart_and_purpose()
 
 
 def test_later_episodes_go_on_in_the_stream_and_do_not_repeat_it():
-    t, _ = collect(lane_of([Drawing(), Drawing()]))
+    t, _ = collect(group_of([Drawing(), Drawing()]))
     assert np.unique(t.obs).size == 16
 
 
-# a crew
+# a policy with a memory
+
+COUNTING = CONSTANT._replace(
+    act=lambda policy, memory, obs, key, explore: (0.01 * memory, memory + 1.0),
+    memory=lambda: jnp.zeros(1),
+)
+"""Acts by how many observations of the episode it has seen."""
 
 
-def crew_of(source, lanes, workers=1):
-    config = small.config("sac")
-    agent = AGENTS["sac"].make(config, describe(source.make()))
-    length, _ = snapshot.unflatten(agent)
-    seeds = 1 + max(lane.row for lane in lanes)
-    crew = Crew(
-        source,
-        lanes,
-        algorithm="sac",
-        agent=dataclasses.asdict(config),
-        gamma=GAMMA,
-        policy_shape=(seeds, length),
-        workers=workers,
-        timeout=60.0,
-    )
-    crew.policies[:] = 0.1 * np.random.default_rng(0).normal(size=(seeds, length))
-    return crew
+@pytest.mark.parametrize("random", [False, True], ids=["its own actions", "random actions"])
+def test_a_memory_lasts_as_long_as_its_episode_whoever_acts(random):
+    envs = [Counter(length=3), Counter(length=4, ends=(False, True))]
+    group = group_of(envs, actors=make_actors(COUNTING, 1))
+    collect(group, count=5, random=random)
+    t, _ = collect(group, count=5, step=10)
+    seen = np.arange(5, 10)
+    np.testing.assert_allclose(t.action[..., 0], 0.01 * np.stack([seen % 3, seen % 4], axis=1), rtol=1e-6)
+    np.testing.assert_allclose(t.action[..., 0], 0.01 * t.obs[..., 2], rtol=1e-6)
 
 
-def collected(crew, step, count, random):
-    crew.order(do="collect", step=step, count=count, random=random)
-    return crew.collected()
+def test_an_evaluation_begins_with_a_new_memory():
+    env = Counter(length=4)
+    group = group_of([env], actors=make_actors(COUNTING, 1))
+    for _ in range(2):
+        env.actions.clear()
+        group.evaluate(POLICY, step=0, deterministic=True)
+        np.testing.assert_allclose(np.concatenate(env.actions), [0, 0.01, 0.02, 0.03], rtol=1e-6)
+
+
+class Remembered(Counter):
+    """Can be captured."""
+
+    def get_state(self):
+        return {"buffer": self.buffer.copy()}
+
+    def set_state(self, state):
+        self.buffer[:] = state["buffer"]
+
+
+def test_a_captured_group_continues_in_another():
+    """With its observations, running episodes and memories."""
+    groups = [group_of([Remembered(length=3), Remembered(length=4)], actors=make_actors(COUNTING, 1)) for _ in "ab"]
+    collect(groups[0], count=5)
+    state = groups[0].capture()
+    assert [x.shape for x in (state.obs, state.counts, *state.memory)] == [(2, 3), (2, 2), (2, 1)]
+    groups[1].restore(state)
+    (mine, ended), (theirs, ended_there) = (collect(group, count=6, step=10) for group in groups)
+    jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+    assert ended == ended_there != []
+
+
+def test_a_group_with_a_simulator_that_cannot_be_captured_is_not_captured():
+    assert group_of([Remembered(), Counter()]).capture() is None
+
+
+@pytest.mark.parametrize("field", ["obs", "counts", "memory"])
+def test_captured_arrays_of_another_group_are_rejected(field):
+    group = group_of([Remembered()], actors=make_actors(COUNTING, 1))
+    state = group.capture()
+    wrong = [] if field == "memory" else getattr(state, field)[..., :-1]
+    with pytest.raises(CheckpointError, match=r"^the captured arrays of a group of simulators are .*, not "):
+        group.restore(state._replace(**{field: wrong}))
+
+
+# a pool
+
+
+def pool_of(source, plans, workers=1):
+    """A pool, and policies for it."""
+    experiment = Experiment(small.config("sac"), "Pendulum-v1", gamma=GAMMA)
+    pool = Pool(experiment, describe(source.make(), GAMMA), source, plans, workers)
+    assert pool.policy_shape[0] == 1 + max(plan.seed_index for plan in plans)
+    return pool, 0.1 * np.random.default_rng(0).normal(size=pool.policy_shape)
+
+
+def collected(pool, policies, step, count, random):
+    pool.collect(policies, step, count, random)
+    return pool.collected()
 
 
 def test_six_environments_are_split_four_and_two():
-    assert training_lanes([7, 9], 6) == [
-        LanePlan(7, 0, [0, 1, 2, 3], 6),
-        LanePlan(7, 0, [4, 5], 6),
-        LanePlan(9, 1, [0, 1, 2, 3], 6),
-        LanePlan(9, 1, [4, 5], 6),
+    assert training_groups([7, 9], 6) == [
+        GroupPlan(7, 0, [0, 1, 2, 3], 6),
+        GroupPlan(7, 0, [4, 5], 6),
+        GroupPlan(9, 1, [0, 1, 2, 3], 6),
+        GroupPlan(9, 1, [4, 5], 6),
     ]
 
 
-def test_rows_come_back_step_by_step_and_within_a_step_environment_by_environment():
+def test_transitions_come_back_step_by_step_and_within_a_step_environment_by_environment():
     numbers = itertools.count()
     source = Source(None, lambda: Counter(next(numbers) - 1, length=2))  # the first one is only asked for its sizes
-    crew = crew_of(source, training_lanes([7, 9], 6))
-    crew.reset(0)
-    rows, episodes = collected(crew, step=0, count=3, random=True)
-    crew.close()
-    t = Layout(3, 1).unpack(rows)
-    assert rows.shape == (2, 18, 9)
+    pool, policies = pool_of(source, training_groups([7, 9], 6))
+    pool.reset(0)
+    stored, episodes = collected(pool, policies, step=0, count=3, random=True)
+    pool.close()
+    t = layout_of(describe(Counter(), GAMMA)).transitions(stored)
+    assert {name: x.shape for name, x in stored.items()} == {PACKED: (2, 18, 9), FIRST: (2, 18)}
     np.testing.assert_array_equal(t.obs[0, :, 0], np.tile(np.arange(6), 3))
     np.testing.assert_array_equal(t.obs[1, :, 0], np.tile(np.arange(6, 12), 3))
     np.testing.assert_array_equal(t.reward, np.repeat([[1, 2, 1]], 6, axis=1).repeat(2, axis=0))
+    np.testing.assert_array_equal(stored[FIRST], np.repeat([[True, False, True]], 6, axis=1).repeat(2, axis=0))
     assert episodes == [[Episode(6, 3.0, 2)] * 6] * 2
 
 
 def test_evaluations_come_back_as_seeds_times_episodes():
     lengths = itertools.count(1)
     source = Source(None, lambda: Counter(length=next(lengths) - 1))
-    crew = crew_of(source, evaluation_lanes([7, 9], 3))
-    crew.order(do="evaluate", step=0, deterministic=True)
-    returns, steps, _ = crew.evaluated()
-    crew.close()
-    np.testing.assert_array_equal(steps, [[1, 2, 3], [4, 5, 6]])
-    np.testing.assert_array_equal(returns, [[1, 3, 6], [10, 15, 21]])
+    pool, policies = pool_of(source, evaluation_groups([7, 9], 3))
+    pool.evaluate(policies, step=0, deterministic=True)
+    played = pool.evaluated()
+    pool.close()
+    np.testing.assert_array_equal([seed.lengths for seed in played], [[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal([seed.returns for seed in played], [[1, 3, 6], [10, 15, 21]])
 
 
 def pendulum_rows(seeds):
-    crew = crew_of(Source(None, lambda: gym.make("Pendulum-v1")), training_lanes(seeds, 6))
-    crew.reset(0)
-    rows, _ = collected(crew, step=0, count=4, random=True)
-    crew.close()
-    return rows
+    pool, policies = pool_of(Source(None, lambda: gym.make("Pendulum-v1")), training_groups(seeds, 6))
+    pool.reset(0)
+    stored, _ = collected(pool, policies, step=0, count=4, random=True)
+    pool.close()
+    return stored[PACKED]
 
 
 def test_a_seed_sees_the_same_whichever_seeds_run_beside_it():
@@ -350,18 +416,41 @@ def test_a_seed_sees_the_same_whichever_seeds_run_beside_it():
     assert np.unique(both[..., 3]).size == 48  # every action
 
 
-def test_rows_do_not_depend_on_the_number_of_workers():
-    source, lanes = source_of("Pendulum-v1"), training_lanes([0], 6)
-    crews = [crew_of(source, lanes, workers) for workers in (1, 2)]
+def test_transitions_do_not_depend_on_the_number_of_workers():
+    source, plans = source_of("Pendulum-v1"), training_groups([0], 6)
+    pools = [pool_of(source, plans, workers) for workers in (1, 2)]
     results = []
     try:
-        for crew in crews:
-            crew.reset(0)
-            rows = [collected(crew, 0, 5, random=True)[0], collected(crew, 30, 5, random=False)[0]]
-            results.append(np.concatenate(rows, axis=1))
+        for pool, policies in pools:
+            pool.reset(0)
+            parts = [
+                collected(pool, policies, step, 5, random=random)[0][PACKED]
+                for step, random in ((0, True), (30, False))
+            ]
+            results.append(np.concatenate(parts, axis=1))
     finally:
-        for crew in crews:
-            crew.close()
+        for pool, _ in pools:
+            pool.close()
     assert results[0].shape == (1, 60, 9)
     np.testing.assert_array_equal(*results)
     assert np.unique(results[0][..., 3]).size == 60
+
+
+def test_simulators_captured_in_one_pool_continue_in_one_with_other_workers():
+    source, plans = source_of("Pendulum-v1"), training_groups([0, 1], 6)
+    (one, policies), (other, _) = pools = [pool_of(source, plans, workers) for workers in (1, 3)]
+    try:
+        one.reset(0)
+        collected(one, policies, 0, 3, random=False)
+        states = one.capture()
+        other.restore(states)
+        mine, theirs = (collected(pool, policies, 18, 3, random=False)[0] for pool, _ in pools)
+        with pytest.raises(
+            CheckpointError, match=r"^the simulators of the checkpoint are not the 4 groups of this run$"
+        ):
+            one.restore(states[:-1])
+    finally:
+        for pool, _ in pools:
+            pool.close()
+    for name in mine:
+        np.testing.assert_array_equal(mine[name], theirs[name])
