@@ -231,25 +231,28 @@ def test_a_write_that_fails_leaves_the_old_file(when, tmp_path, monkeypatch):
 
 
 class FakeRun:
-    """Collects rows that are all different, and saves them the way a training loop does."""
+    """Collects transitions that are all different, and saves them the way a training loop does."""
 
     def __init__(self, root, capacity=1000, chunk=10):
         self.checkpoints = Checkpoints(root)
-        self.chunk, self.rows = chunk, np.zeros((2, 0, WIDTH), np.float32)
+        self.chunk, self.stored = chunk, columns(np.zeros((2, 0, WIDTH), np.float32))
         self.unsaved = Unsaved(capacity + chunk, 30)
 
+    @property
+    def total(self):
+        return self.stored["vectors"].shape[1]
+
     def collect(self, count):
-        start = self.rows.shape[1]
-        number = np.arange(start, start + count, dtype=np.float32)
+        number = np.arange(self.total, self.total + count, dtype=np.float32)
         new = np.stack([np.stack([number, number + 0.5, -number], axis=-1) + seed * 10_000 for seed in range(2)])
-        self.rows = np.concatenate([self.rows, new.astype(np.float32)], axis=1)
-        self.unsaved.add(new.astype(np.float32))
+        new = columns(new.astype(np.float32))
+        self.stored = {name: np.concatenate([old, new[name]], axis=1) for name, old in self.stored.items()}
+        self.unsaved.add(new)
 
     def save(self, stopped=False):
         """The last chunk is collected but not yet learned from, so the step is one chunk behind."""
-        total = self.rows.shape[1]
-        state = {"weight": np.full(3, total, np.float32)}
-        self.checkpoints.save(total - self.chunk, state, {}, self.unsaved, total, stopped)
+        state = {"weight": np.full(3, self.total, np.float32)}
+        self.checkpoints.save(self.total - self.chunk, state, {}, self.unsaved, self.total, stopped)
 
     def train(self, saves, chunks=3):
         for _ in range(saves):
@@ -257,9 +260,21 @@ class FakeRun:
             self.save()
 
 
+def columns(vectors):
+    """Stored transitions with these packed columns, every seventh of which begins an episode."""
+    return {"vectors": vectors, "first": vectors[..., 0] % 7 == 0}
+
+
+def assert_stored(found, expected):
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].dtype == values.dtype
+        np.testing.assert_array_equal(found[name], values)
+
+
 def segments(root):
-    """Numbers of the rows in every file of transitions, by file."""
-    return {path.name: read(path)[0]["rows"][0, :, 0].tolist() for path in sorted((root / "replay").iterdir())}
+    """Numbers of the transitions in every file of transitions, by file."""
+    return {path.name: read(path)[0]["vectors"][0, :, 0].tolist() for path in sorted((root / "replay").iterdir())}
 
 
 def test_each_transition_is_written_once(tmp_path):
@@ -270,23 +285,24 @@ def test_each_transition_is_written_once(tmp_path):
         run.collect(count)
         run.save()
         assert len(segments(tmp_path)) == files
-        assert run.checkpoints.load().tail.shape == (2, left, WIDTH)
+        shapes = {name: array.shape for name, array in run.checkpoints.load().tail.items()}
+        assert shapes == {"vectors": (2, left, WIDTH), "first": (2, left)}
         assert all(path.stat().st_mtime_ns == time for path, time in before.items()), "no file is written again"
-        np.testing.assert_array_equal(run.checkpoints.load().rows, run.rows)
+        assert_stored(run.checkpoints.load().stored, run.stored)
     on_disk = [number for numbers in segments(tmp_path).values() for number in numbers]
     assert sorted(on_disk) == list(range(150))
     sizes = [path.stat().st_size for path in (tmp_path / "replay").iterdir()]
-    rows = run.rows.nbytes
-    assert rows < sum(sizes) < rows + 600 * len(sizes)
+    held = sum(array.nbytes for array in run.stored.values())
+    assert held < sum(sizes) < held + 600 * len(sizes)
 
 
-def test_the_newest_checkpoint_is_loaded_with_all_its_rows(tmp_path):
+def test_the_newest_checkpoint_is_loaded_with_all_its_transitions(tmp_path):
     run = FakeRun(tmp_path)
     run.train(4)
     loaded = run.checkpoints.load()
     assert loaded.path == tmp_path / "step-0000000110.safetensors"
     assert loaded.record["step"] == 110
-    np.testing.assert_array_equal(loaded.rows, run.rows)
+    assert_stored(loaded.stored, run.stored)
     np.testing.assert_array_equal(loaded.state["weight"], np.full(3, 120, np.float32))
 
 
@@ -300,7 +316,7 @@ def test_a_stop_leaves_no_trace_once_the_run_is_saved_again(tmp_path):
     loaded = runs[0].checkpoints.load()
     assert loaded.path.name == "stopped.safetensors"
     assert len(runs[0].checkpoints.paths()) == 2, "a stop costs no older checkpoint"
-    np.testing.assert_array_equal(loaded.rows, runs[0].rows)
+    assert_stored(loaded.stored, runs[0].stored)
     runs[1].collect(20)
     for run in runs:
         run.collect(40)
@@ -330,7 +346,7 @@ def test_saving_twice_at_the_same_step_changes_nothing(tmp_path):
     before = segments(tmp_path)
     run.save()
     assert segments(tmp_path) == before
-    np.testing.assert_array_equal(run.checkpoints.load().rows, run.rows)
+    assert_stored(run.checkpoints.load().stored, run.stored)
 
 
 @pytest.mark.parametrize("capacity", [20, 45, 60, 1000])
@@ -340,7 +356,7 @@ def test_two_checkpoints_stay_with_exactly_the_rows_they_need(capacity, tmp_path
     for saves in range(1, 8):
         run.train(1)
         paths = run.checkpoints.paths()
-        total = run.rows.shape[1]
+        total = run.total
         assert [int(path.stem[5:]) for path in paths] == [total - 40, total - 10][-min(saves, 2) :]
         needed = set()
         for path in paths:
@@ -353,7 +369,9 @@ def test_two_checkpoints_stay_with_exactly_the_rows_they_need(capacity, tmp_path
             assert rows[0] > oldest - 30, "and no file that the ring has left behind"
             needed |= set(names)
         assert segments(tmp_path).keys() == needed
-    np.testing.assert_array_equal(run.checkpoints.load().rows, run.rows[:, -run.checkpoints.load().rows.shape[1] :])
+    found = run.checkpoints.load().stored
+    newest = slice(-found["vectors"].shape[1], None)
+    assert_stored(found, {name: array[:, newest] for name, array in run.stored.items()})
 
 
 def test_the_previous_checkpoint_can_still_be_loaded(tmp_path):
@@ -362,19 +380,20 @@ def test_the_previous_checkpoint_can_still_be_loaded(tmp_path):
     run.checkpoints.paths()[-1].unlink()
     loaded = run.checkpoints.load()
     assert loaded.record["step"] == 110
-    np.testing.assert_array_equal(loaded.rows[:, -30:], run.rows[:, 90:120])
+    newest = {name: array[:, -30:] for name, array in loaded.stored.items()}
+    assert_stored(newest, {name: array[:, 90:120] for name, array in run.stored.items()})
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["the newest is lost", "the newest is there"])
-def test_a_run_continued_from_an_older_checkpoint_does_not_mix_rows(lost, tmp_path):
+def test_a_run_continued_from_an_older_checkpoint_does_not_mix_transitions(lost, tmp_path):
     run = FakeRun(tmp_path)
     run.train(3)
     if lost:
         run.checkpoints.paths()[-1].unlink()
     again = FakeRun(tmp_path)
-    again.rows, again.saved = run.rows[:, :60].copy(), 60
+    again.stored = {name: array[:, :60].copy() for name, array in run.stored.items()}
     again.train(1, chunks=5)
-    np.testing.assert_array_equal(again.checkpoints.load().rows, again.rows)
+    assert_stored(again.checkpoints.load().stored, again.stored)
 
 
 def test_what_a_crash_left_half_written_is_removed(tmp_path):
@@ -390,7 +409,7 @@ def test_what_a_crash_left_half_written_is_removed(tmp_path):
 def test_a_save_that_fails_leaves_the_previous_checkpoint_loadable(when, tmp_path, monkeypatch):
     run = FakeRun(tmp_path)
     run.train(2)
-    expected = run.rows.copy()
+    expected = {name: array.copy() for name, array in run.stored.items()}
     real, calls = os.fsync, []
 
     def fail(number):
@@ -405,9 +424,9 @@ def test_a_save_that_fails_leaves_the_previous_checkpoint_loadable(when, tmp_pat
     monkeypatch.undo()
     loaded = run.checkpoints.load()
     assert loaded.record["step"] == 50
-    np.testing.assert_array_equal(loaded.rows, expected)
+    assert_stored(loaded.stored, expected)
     run.save()  # and the run can go on once there is room again
-    np.testing.assert_array_equal(run.checkpoints.load().rows, run.rows)
+    assert_stored(run.checkpoints.load().stored, run.stored)
 
 
 def test_no_checkpoint_is_said(tmp_path):
@@ -415,7 +434,7 @@ def test_no_checkpoint_is_said(tmp_path):
         Checkpoints(tmp_path).load()
 
 
-def test_a_missing_file_of_rows_is_named(tmp_path):
+def test_a_missing_file_of_transitions_is_named(tmp_path):
     run = FakeRun(tmp_path)
     run.train(2)
     path = tmp_path / "replay" / "rows-0000000000-0000000030.safetensors"
@@ -424,11 +443,11 @@ def test_a_missing_file_of_rows_is_named(tmp_path):
         run.checkpoints.load()
 
 
-def test_rows_of_another_run_are_refused(tmp_path):
+def test_transitions_of_another_run_are_refused(tmp_path):
     run, other = FakeRun(tmp_path / "a"), FakeRun(tmp_path / "b")
     run.train(1)
     other.collect(30)
-    other.unsaved.reset(other.rows + 1)
+    other.unsaved.reset(columns(other.stored["vectors"] + 1))
     other.save()
     name = "replay/rows-0000000000-0000000030.safetensors"
     (tmp_path / "a" / name).write_bytes((tmp_path / "b" / name).read_bytes())
@@ -441,12 +460,26 @@ def test_a_checkpoint_cannot_name_files_outside_its_folder(tmp_path):
     run = FakeRun(tmp_path / "run")
     run.train(1)
     outside = tmp_path / "secret.safetensors"
-    digest = write(outside, {"rows": run.rows}, {"first": 0})
+    digest = write(outside, run.stored, {"first": 0})
     state, record = read(run.checkpoints.paths()[0])
     record["replay"] = [{"file": "../../secret.safetensors", "stop": 30, "sha256": digest}]
     write(run.checkpoints.paths()[0], state, record)
     inside = tmp_path / "run" / "replay" / "secret.safetensors"
     with pytest.raises(CheckpointError, match=rf"^{inside}: no such file$"):
+        run.checkpoints.load()
+
+
+def test_a_checkpoint_of_an_earlier_format_gives_its_agents_but_is_not_continued(tmp_path, monkeypatch):
+    run = FakeRun(tmp_path)
+    monkeypatch.setattr(datafile, "FORMAT", 3)
+    run.train(1)
+    run.checkpoints.save_best(np.ones((2, 5), np.float32), {"steps": [3, 4]})
+    monkeypatch.undo()
+    assert run.checkpoints.load_agents().state["weight"].tolist() == [30.0] * 3
+    assert run.checkpoints.load_best()[1]["steps"] == [3, 4]
+    path = tmp_path / "step-0000000020.safetensors"
+    words = r"was written by an earlier version of lsac \(format 3, now 4\): it can be evaluated and reported, but not "
+    with pytest.raises(CheckpointError, match=rf"^{path}: {words}resumed$"):
         run.checkpoints.load()
 
 

@@ -4,17 +4,16 @@ import warnings
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from replays import replay_of, spec_of
 from scipy import stats
 
 from lsac.agents.lsac import synthesis
-from lsac.analysis import fidelity
 from lsac.envs import gymnasium as adapter
 from lsac.errors import InputError
 from lsac.replay import ring as rb
-from lsac.replay.ring import Layout
+from lsac.train import fidelity
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def collect(env_id, count, seed=0):
         env = gymnasium.make(env_id)
     rng = np.random.default_rng(seed)
     low, high = env.action_space.low, env.action_space.high
-    layout = Layout(env.observation_space.shape[0], low.size)
+    layout = rb.layout_of(spec_of(env.observation_space.shape[0], low.size))
     rows, (obs, _) = [], env.reset(seed=seed)
     for _ in range(count):
         action = rng.uniform(-1, 1, low.shape).astype(np.float32)
@@ -57,7 +56,7 @@ def test_the_simulator_confirms_real_transitions_and_refutes_shuffled_ones(env_i
     rng = np.random.default_rng(0)
     where = layout.fields()["next_obs"]
     off = rows.copy()
-    off[:, where] += 0.1 * scale.change * rng.choice([-1, 1], (len(rows), layout.obs_dim))
+    off[:, where] += 0.1 * scale.change * rng.choice([-1, 1], off[:, where].shape)
     assert fidelity.dynamics_error(env, off, scale)["next_obs_rmse"] == pytest.approx(0.1, rel=1e-3)
 
 
@@ -114,15 +113,17 @@ def test_marginals_and_correlations_on_known_gaussians():
 @pytest.mark.computing
 def test_a_generator_fitted_to_a_replay_makes_transitions_like_those_it_has_not_seen():
     layout, rows = collect("HalfCheetah-v4", 12_000)
+    spec = spec_of(17, 6)
+    assert layout == rb.layout_of(spec)
     rows = np.random.default_rng(0).permutation(rows)
     seen, held_out = rows[:8_000], rows[8_000:]
     config = synthesis.Config(
         width=128, dim_t=64, blocks=2, train_steps=1_500, batch_size=256, lr=2e-3, compute_dtype="float32"
     )
-    replay = rb.Replay(jnp.asarray(seen), jnp.int32(len(seen)), jnp.int32(0), layout)
-    state = jax.jit(lambda key: synthesis.init(config, layout, key))(jax.random.key(0))
-    state, _ = jax.jit(lambda *inputs: synthesis.fit(config, *inputs))(state, replay, jax.random.key(1))
-    made = np.asarray(synthesis.generate(config, layout, state, 4_000, jax.random.key(2), jnp.float32(0.99)))
+    replay = replay_of(layout, seen)
+    state = jax.jit(lambda key: synthesis.init(config, spec, key))(jax.random.key(0))
+    state, _ = jax.jit(lambda *inputs: synthesis.fit(config, spec, *inputs))(state, replay, jax.random.key(1))
+    made = np.asarray(synthesis.generate(config, spec, state, 4_000, jax.random.key(2)))
 
     gaps = fidelity.marginals(held_out, made)
     assert gaps["mean_max"] < 0.15

@@ -4,8 +4,7 @@ import pytest
 
 from lsac.agents import AGENTS
 from lsac.presets import preset
-from lsac.train.run import Training, describe, source_of
-from lsac.train.stopping import Stop
+from lsac.train.run import Observer, run
 
 pytestmark = pytest.mark.learning
 
@@ -15,10 +14,11 @@ pytestmark = pytest.mark.learning
 def test_pendulum_swings_up(algorithm):
     """Three seeds of the quickstart preset; −250 is an upright pendulum, −1200 a policy that does nothing."""
     experiment = preset(algorithm, "quickstart", "Pendulum-v1")
-    source = source_of(experiment.env)
-    training = Training(algorithm, experiment, source, describe(source), None, evaluation_source=source)
-    try:
-        assert training.loop.run(Stop())
-    finally:
-        training.close()
-    assert training.loop.best.returns.min() > -250
+    best = dict.fromkeys(experiment.seed_list, -float("inf"))
+
+    def watch(progress):
+        for line in progress.lines:
+            best[line["seed"]] = max(best[line["seed"]], line.get("eval/mean_reward", -float("inf")))
+
+    assert run(experiment, observer=Observer(watch)).finished
+    assert min(best.values()) > -250

@@ -8,17 +8,22 @@ import threading
 import faulty_envs
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import lsac, metrics
 from gymnasium import spaces
 
+import lsac as package
 from lsac import LSAC, PPO, SAC
+from lsac import model as model_module
+from lsac.agents import AGENTS, summary
 from lsac.agents.lsac import synthesis
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
+from lsac.model import Model
 from lsac.runs.datafile import named, read, write
+from lsac.runs.experiment import make_agent
 from lsac.runs.folder import RunFolder
-from lsac.train import run as training
 from lsac.train.learner import Learner
 from lsac.train.loop import Loop
 
@@ -40,6 +45,25 @@ def same(a, b):
 @pytest.fixture(scope="module")
 def model():
     return SAC("Pendulum-v1", seed=3, **TINY).learn(128)
+
+
+# classes
+
+
+@pytest.mark.parametrize("algorithm", AGENTS)
+def test_every_algorithm_has_a_class_in_capitals(algorithm):
+    kind = getattr(package, algorithm.upper())
+    assert issubclass(kind, Model)
+    assert (kind.__name__, kind.__module__, kind.algorithm) == (algorithm.upper(), "lsac", algorithm)
+    assert kind.__doc__.startswith(summary(algorithm))
+    assert algorithm.upper() in dir(package)
+    assert getattr(package, algorithm.upper()) is kind
+
+
+@pytest.mark.parametrize("name", ["NOTHING", "sac", "Sac", "__wrapped__"])
+def test_the_package_has_no_other_classes(name):
+    with pytest.raises(AttributeError, match=rf"^module 'lsac' has no attribute '{name}'$"):
+        getattr(package, name)
 
 
 # predicting
@@ -87,6 +111,31 @@ def test_an_untrained_model_predicts_and_two_of_one_seed_agree():
     for deterministic in (True, False):
         first, second, other = (m.predict(OBS, deterministic=deterministic)[0].item() for m in (a, b, c))
         assert first == second != other
+
+
+def test_a_policy_with_a_memory_is_given_it_back(monkeypatch):
+    """As in Stable-Baselines3: the second value of a call is `state` of the next, and None starts an episode."""
+
+    def make_counting(experiment, spec):
+        def act(policy, memory, obs, key, explore):
+            return 0.1 * memory, memory + 1.0
+
+        return make_agent(experiment, spec)._replace(act=act, memory=lambda: jnp.zeros(1))
+
+    monkeypatch.setattr(model_module, "make_agent", make_counting)
+    counting = SAC("Pendulum-v1", **TINY)
+    state, seen = None, []
+    for _ in range(3):
+        action, state = counting.predict(OBS, state)
+        seen.append(action.item())
+    np.testing.assert_allclose(seen, [0, 0.2, 0.4], rtol=1e-6)
+    assert counting.predict(OBS, state, episode_start=True)[0].item() == 0
+    state, starts = None, np.array([False, True, False, False])
+    for episode_start in (None, np.zeros(4, bool), starts):
+        actions, state = counting.predict(BATCH, state, episode_start)
+    np.testing.assert_allclose(actions[:, 0], [0.4, 0, 0.4, 0.4], rtol=1e-6)
+    actions, _ = counting.predict(BATCH, state)
+    np.testing.assert_allclose(actions[:, 0], [0.6, 0.2, 0.6, 0.6], rtol=1e-6)
 
 
 @pytest.mark.parametrize("obs", [np.zeros(4), np.zeros((2, 4)), np.zeros((1, 1, 3)), 1.0], ids=str)
@@ -167,14 +216,13 @@ def test_the_users_environment_is_used_itself_and_not_closed(doubles):
 
 
 def test_learning_twice_goes_on_from_the_learned_parameters(monkeypatch, doubles):
-    starts = []
+    begin, starts = Loop.run, []
 
-    class Spy(Loop):
-        def run(self, stop):
-            starts.append(jax.device_get(self.learner.state))
-            return super().run(stop)
+    def watched(self, **options):
+        starts.append(jax.device_get(self.learner.state))
+        return begin(self, **options)
 
-    monkeypatch.setattr(training, "Loop", Spy)
+    monkeypatch.setattr(Loop, "run", watched)
     model = SAC(Doubles(), seed=3, **TINY).learn(64)
     learned = model._state
     model.learn(64)
@@ -203,13 +251,13 @@ def test_an_object_with_a_spec_serves_many_seeds_and_is_evaluated(tmp_path):
     env = gym.make("Pendulum-v1")
     options = TINY | {"seeds": 2, "eval_every": 64, "eval_episodes": 1}
     model = SAC(env, seed=3, **options).learn(64, out=tmp_path / "run")
-    a, b = (model.predict(OBS, deterministic=True, row=row)[0] for row in (0, 1))
+    a, b = (model.predict(OBS, deterministic=True, seed_index=row)[0] for row in (0, 1))
     assert not np.array_equal(a, b)
     np.testing.assert_allclose(b, by_hand(model, OBS, row=1), rtol=1e-4)
     evaluated = [(line["step"], line["seed"]) for line in metrics(tmp_path / "run") if "eval/mean_reward" in line]
     assert evaluated == [(0, 3), (0, 4), (64, 3), (64, 4)]
-    _, algorithm, experiment = RunFolder.open(tmp_path / "run")
-    assert (algorithm, experiment.env, experiment.steps) == ("sac", "Pendulum-v1", 64)
+    _, experiment = RunFolder.open(tmp_path / "run")
+    assert (experiment.algorithm, experiment.env, experiment.steps) == ("sac", "Pendulum-v1", 64)
     with pytest.raises(InputError, match="already holds a run"):
         model.learn(64, out=tmp_path / "run")
 
@@ -305,7 +353,7 @@ def test_a_loaded_model_samples_like_a_new_one(saved):
 def test_a_model_of_an_object_is_loaded_with_one(doubles, tmp_path):
     env, model = doubles
     path = model.save(tmp_path / "doubles")
-    with pytest.raises(InputError, match=r"its environment was made in Python; hand it over: load\(path, env=…\)$"):
+    with pytest.raises(InputError, match=r"its environment was made in Python; pass it: load\(path, env=…\)$"):
         SAC.load(path)
     loaded = SAC.load(path, env=Doubles())
     np.testing.assert_array_equal(
@@ -352,7 +400,9 @@ from lsac import SAC
 SAC("Pendulum-v1", hidden=(16,), batch_size=32, chunk=8, replay_capacity=64, learning_starts=16).learn(32)
 """
     environment = os.environ | {"LSAC_CACHE": str(tmp_path)}
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    # what compiles within half a second is not kept, and without optimisations this program may
+    for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):
+        environment.pop(name, None)
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert list((tmp_path / "xla").glob("jit_learn-*"))
 
@@ -361,15 +411,33 @@ def die(self):
     raise KeyError("as if it were killed")
 
 
-def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, monkeypatch):
+@pytest.fixture
+def generated(monkeypatch):
+    """What the learners of a test hold as D' when a run begins and when it ends, in turn."""
+    begin, found = Loop.run, []
+
+    def watched(self, **options):
+        found.append(np.asarray(self.learner.state.generated))
+        finished = begin(self, **options)
+        found.append(np.asarray(self.learner.state.generated))
+        return finished
+
+    monkeypatch.setattr(Loop, "run", watched)
+    return found
+
+
+@pytest.mark.slow
+def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, monkeypatch, generated):
     """D' is in no checkpoint: that of an earlier `learn` has to be made again too."""
     sizes = {"width": 8, "dim_t": 8, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3}
     options = {"hidden": (8,), "batch_size": 16, "chains": 2, "synthetic_capacity": 64, "refresh_every": 64}
     times = {"chunk": 8, "learning_starts": 16, "replay_capacity": 64, "workers": 1, "eval_every": 0}
     model = LSAC("Pendulum-v1", generator=synthesis.Config(**sizes), **options, **times)
     model.learn(64)
-    generated = model._state.generated
-    assert np.abs(generated).max() > 0, "the refresh at the end of a run is not left out: no resume would do it"
+    first, last = generated
+    assert not first.any()
+    assert np.abs(last).max() > 0, "the refresh at the end of a run is not left out: no resume would do it"
+    assert model._state.generated is None, "a model keeps no more than a file does"
     loaded = LSAC.load(model.save(tmp_path / "model"))
     assert loaded._generated_at == model._generated_at == 64
     with monkeypatch.context() as patch:
@@ -384,16 +452,17 @@ def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, m
 
     monkeypatch.setattr(Learner, "restore", watched)
     assert lsac("resume", tmp_path / "run", "--steps", 40).code == 0
-    np.testing.assert_array_equal(found, [generated])
+    np.testing.assert_array_equal(found, [last])
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
         (SAC, TINY | {"eval_every": 32, "eval_episodes": 1}),
-        (
+        pytest.param(
             PPO,
             {"hidden": (8,), "chunk": 32, "epochs": 1, "minibatches": 1, "num_envs": 2, "eval_every": 0, "workers": 1},
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -413,7 +482,7 @@ def test_a_run_that_dies_before_its_model_is_saved_is_not_begun_without_it(tmp_p
     model = SAC("Pendulum-v1", **TINY)
     model.predict(OBS)  # gives it parameters
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "run", lambda self, stop: die(self))
+        patch.setattr(Loop, "run", lambda self, **_: die(self))
         with pytest.raises(KeyError):
             model.learn(64, out=tmp_path / "run")
     result = lsac("resume", tmp_path / "run")
@@ -443,7 +512,7 @@ def test_an_id_stands_for_an_environment_only_if_it_tells_how_it_was_made(env, c
     for command in (("eval", tmp_path / "run", "--episodes", 1), ("resume", tmp_path / "run")):
         result = lsac(*command)
         assert result.code == (0 if told else 2)
-        assert told or "its environment was made in Python, and Pendulum-v1 does not tell how" in result.sentence
+        assert told or "its environment was made in Python and cannot be recreated from Pendulum-v1" in result.sentence
     if told:
         SAC.load(path)
     else:
@@ -462,7 +531,7 @@ SMALL_LSAC = (
 )
 
 
-def test_a_run_becomes_a_model_that_learns_on(tmp_path):
+def test_a_run_becomes_a_model_that_learns_on(tmp_path, generated):
     assert lsac("train", "lsac", "--env", "Pendulum-v1", *SMALL_LSAC, "--out", tmp_path / "run").code == 0
     model = LSAC.load(tmp_path / "run")
     assert model.num_timesteps == 64
@@ -471,8 +540,10 @@ def test_a_run_becomes_a_model_that_learns_on(tmp_path):
     again = LSAC.load(model.save(tmp_path / "model"))
     np.testing.assert_array_equal(again.predict(OBS, deterministic=True)[0], before)
     again.learn(32)
-    assert again._state.generated.shape[1] == 64, "what a file leaves out is made again"
-    assert np.any(again._state.generated)
+    _, made, found, _ = generated
+    assert found.shape[1] == 64
+    assert np.any(found)
+    np.testing.assert_array_equal(found, made, "what a file leaves out is made again")
     assert not np.array_equal(again.predict(OBS, deterministic=True)[0], before)
     with pytest.raises(CheckpointError, match=r"is a run of lsac, not of sac$"):
         SAC.load(tmp_path / "run")
@@ -494,5 +565,5 @@ def test_options_of_a_wrong_type_are_named(options, sentence):
 def test_a_class_is_no_environment_and_a_row_is_a_seed():
     with pytest.raises(InputError, match=r"^env: <class '.*Doubles'> is neither the id of an environment nor an"):
         SAC(Doubles)
-    with pytest.raises(InputError, match=r"^row 1: must be from 0 to 0, one for every seed$"):
-        SAC("Pendulum-v1", **TINY | {"seeds": np.int64(1)}).predict(OBS, row=1)
+    with pytest.raises(InputError, match=r"^seed_index 1: must be from 0 to 0, one for every seed$"):
+        SAC("Pendulum-v1", **TINY | {"seeds": np.int64(1)}).predict(OBS, seed_index=1)

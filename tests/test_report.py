@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from commands import lsac
+from replays import spec_of
 from scipy import stats
 from small import config
 
@@ -24,7 +25,6 @@ from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
 from lsac.train.display import Display, duration
 from lsac.train.logger import Progress
-from lsac.types import EnvSpec
 
 # the interval
 
@@ -72,7 +72,7 @@ def table(seeds, shift=0.0):
 
 def make_run(path, values, env="Pendulum-v1", metric="eval/mean_reward", first_seed=4):
     seeds = len(values)
-    RunFolder.create(path, "sac", Experiment(sac.Config(), env, steps=1200, seed=first_seed, seeds=seeds))
+    RunFolder.create(path, Experiment(sac.Config(), env, steps=1200, seed=first_seed, seeds=seeds))
     lines = []
     for t, step in enumerate(STEPS):
         head = [{"step": int(step), "seed": first_seed + row, "seconds": float(t)} for row in range(seeds)]
@@ -228,12 +228,13 @@ def test_diagnostics_are_drawn_where_there_are_any(tmp_path):
 def test_every_diagnostic_panel_is_a_metric_that_a_run_writes(tmp_path):
     """The panels name metrics by text; a run of LSAC has to know all of them."""
     names = {name for metrics in PANELS.values() for name in metrics}
-    agent = lsac_agent.make(config("lsac"), EnvSpec(3, 1))
+    agent = lsac_agent.make(config("lsac"), spec_of(3, 1))
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    replay = jax.eval_shape(lambda: rb.make(EnvSpec(3, 1), 64))
+    replay = jax.eval_shape(lambda: rb.make(rb.layout_of(spec_of(3, 1)), 64))
     _, update = jax.eval_shape(agent.update, state, replay, jax.random.key(0))
-    _, refresh, _ = jax.eval_shape(agent.refresh, state, replay, jax.random.key(0))
-    judged = jax.eval_shape(agent.value, agent.critics(state), *(jax.ShapeDtypeStruct((n,), "float32") for n in (3, 1)))
+    _, refresh, _ = jax.eval_shape(agent.refresh.fit, state, replay, jax.random.key(0))
+    pair = [jax.ShapeDtypeStruct((n,), "float32") for n in (3, 1)]
+    judged = jax.eval_shape(agent.values.value, agent.values.critics(state), *pair)
     known = {f"train/{name}" for name in (*update, *refresh)} | {f"eval/{name}" for name in judged}
     known |= {"eval/mc_return", "eval/q_bias", "train/dynamics_error", "train/dynamics_error_shuffled"}
     assert names <= known

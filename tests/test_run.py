@@ -1,25 +1,38 @@
 """Whole runs: what is in the folder, what repeats bit for bit, and what a signal and a resume keep."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import shutil
 import signal
 import time
+import types
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
+import small
+import torture
 from commands import TINY, Result, finish, lsac, metrics, start
 
+from lsac.agents import AGENTS, sac
+from lsac.cli import training as cli_training
+from lsac.errors import InputError
+from lsac.replay import ring as rb
 from lsac.runs.checkpoint import Checkpoint
 from lsac.runs.datafile import named
+from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
-from lsac.train import run as training
-from lsac.train.loop import Loop, Saved
+from lsac.train import run as running
+from lsac.train.logger import Logger
+from lsac.train.loop import Loop
 from lsac.train.policies import policies_of
+from lsac.train.resume import Saved
+from lsac.train.run import Observer, environments_of
+from lsac.train.stopping import Stop
 
 SMALL = (
     *("train", "sac", "--env", "Pendulum-v1", *TINY, "--seeds", "2", "--steps", "256", "--log-every", "64"),
@@ -31,7 +44,7 @@ LOG_STEPS, EVAL_STEPS = [64, 128, 192, 256], [0, 128, 256]
 def state_of(folder):
     """Every array of the newest checkpoint, and the transitions."""
     found = RunFolder(folder).checkpoints.load()
-    return found.state | {"rows": found.rows}
+    return found.state | found.stored
 
 
 def same(a, b):
@@ -120,7 +133,8 @@ def test_tensorboard_has_the_last_scalars_of_every_seed(run):
 
 
 def test_the_replay_holds_the_transitions_in_order(run):
-    rows = RunFolder(run).checkpoints.load().rows
+    stored = RunFolder(run).checkpoints.load().stored
+    rows = stored["vectors"]
     assert rows.shape[0] == 2
     assert rows.shape[1] >= 64, "at least the capacity"
     obs, next_obs = rows[:, :, :3], rows[:, :, 6:]
@@ -128,6 +142,8 @@ def test_the_replay_holds_the_transitions_in_order(run):
     follows = (obs[:, 1:] == next_obs[:, :-1]).all(axis=-1)
     assert follows.sum(axis=1).tolist() == [rows.shape[1] - 2] * 2
     assert not follows[:, ended - 1].any()
+    first = np.arange(rows.shape[1]) == ended
+    np.testing.assert_array_equal(stored["first"], [first, first])
     np.testing.assert_allclose(np.hypot(obs[..., 0], obs[..., 1]), 1, rtol=1e-5)
     assert (rows[:, :, 5] == np.float32(0.99)).all(), "a time limit is no termination, so nothing ends the discount"
 
@@ -161,8 +177,8 @@ def test_two_processes_with_one_seed_write_the_same_metrics(twins):
 
 
 def learned(state):
-    """The arrays that differ between seeds: all but the counters of the optimisers."""
-    return {name: array for name, array in state.items() if not name.endswith(".count")}
+    """The arrays that differ between seeds: all but the counters of the optimisers, and where episodes begin."""
+    return {name: array for name, array in state.items() if not name.endswith(".count") and name != "first"}
 
 
 def test_another_seed_gives_other_numbers_wherever_it_stands(run, tmp_path):
@@ -191,26 +207,46 @@ class Spy(Loop):
         super().__init__(*args, **options)
         self.seen.append(self)
 
-    def restore(self, checkpoint):
-        kind = super().restore(checkpoint)
+    def resume(self):
+        kind = super().resume()
         self.restored = self.holds()
         return kind
 
     def holds(self):
-        ring = self.learner.replay
-        pending = np.zeros((1, 0, 9), np.float32) if self._pending is None else self._pending
-        numbers = {"size": ring.size, "head": ring.head, "updates": self.learner.updates, "step": self.step}
-        arrays = {"ring": ring.rows, "pending": pending, "policies": self.learner.policies}
-        state = named(Saved(self.learner.state, self.best.policies))
-        return state | {name: np.array(value) for name, value in (numbers | arrays).items()}
+        replay, pending = self.learner.replay, self.position.pending or self.learner.replay.layout.empty(1, 0)
+        numbers = {"size": replay.size, "head": replay.head, "updates": self.learner.updates, "step": self.step}
+        arrays = {f"ring {name}": array for name, array in rb.stored_of_seeds(replay).items()}
+        arrays |= {f"pending {name}": array for name, array in pending.items()}
+        state = named(Saved(self.learner.state, self._evaluations.best.policies))
+        policies = {"policies": self.learner.policies}
+        return state | {name: np.array(value) for name, value in (numbers | arrays | policies).items()}
+
+
+@contextlib.contextmanager
+def watched_loops():
+    """The loops of the runs that this process starts inside; and one item for every time an update was traced."""
+    traces = []
+
+    def make(config, spec):
+        agent = sac.make(config, spec)
+
+        def update(*args):
+            traces.append(config)
+            return agent.update(*args)
+
+        return agent._replace(update=update)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "Loop", Spy)
+        patch.setattr(Spy, "seen", [])
+        patch.setitem(AGENTS, "sac", types.SimpleNamespace(Config=sac.Config, make=make, __doc__=sac.__doc__))
+        yield Spy.seen, traces
 
 
 @pytest.fixture
-def loops(monkeypatch):
-    """The loops of the runs that a test starts in this process."""
-    monkeypatch.setattr(training, "Loop", Spy)
-    monkeypatch.setattr(Spy, "seen", [])
-    return Spy.seen
+def watched():
+    with watched_loops() as found:
+        yield found
 
 
 PENDULUM = ("train", "sac", "--env", "Pendulum-v1", *TINY)
@@ -221,23 +257,37 @@ PENDULUM = ("train", "sac", "--env", "Pendulum-v1", *TINY)
     [(("--num-envs", "4"), 112), (("--utd", "0.25"), 28), (("--utd", "2"), 224)],
     ids=["four simulators", "a quarter", "twice"],
 )
-def test_a_run_does_the_updates_it_was_asked_for(options, updates, loops, tmp_path):
+def test_a_run_does_the_updates_it_was_asked_for(options, updates, watched, tmp_path):
     """121 steps end with a whole chunk at 128; the first 16 are random, so there are 112 with updates."""
     folder = tmp_path / "run"
     result = lsac(*PENDULUM, "--steps", 121, "--log-every", 64, *options, "--out", folder)
     assert result.code == 0, result.err
-    (loop,) = loops
+    (loop,), traces = watched
     assert (loop.step, loop.learner.updates) == (128, updates)
     assert metrics(folder)[-1]["train/n_updates"] == updates
     assert RunFolder(folder).checkpoints.load().record["updates"] == updates
     counts = [array for name, array in state_of(folder).items() if name.endswith(".count")]
     assert len(counts) == 3, "of the optimisers of actor, critics and α"
     assert all((count == updates).all() for count in counts)
-    assert loop.learner.traces == 1, "the training program was compiled once"
+    assert len(traces) == 1, "the training program was compiled once"
     assert "finished without a return" in result.out, "no episode ended, which is no error"
 
 
 # signals and resuming
+
+
+def test_a_signal_that_comes_when_the_run_is_over_changes_nothing(tmp_path, monkeypatch):
+    conclude = cli_training._conclude
+
+    def late(folder):
+        signal.raise_signal(signal.SIGTERM)
+        conclude(folder)
+
+    monkeypatch.setattr(cli_training, "_conclude", late)
+    before = signal.getsignal(signal.SIGTERM)
+    assert lsac(*PENDULUM, "--steps", 64, "--out", tmp_path / "run").code == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+
 
 MARK = "LSAC_TEST_MARK"
 
@@ -305,6 +355,8 @@ class Resumed(NamedTuple):
     idle: tuple[Result, bool]
     """what was printed, and whether every file stayed as it was"""
     longer: tuple[Result, Spy, dict]
+    traces: list[int]
+    """how often each of the three that trained traced its updates"""
 
     @property
     def end(self):
@@ -317,15 +369,17 @@ def resumed(stopped, tmp_path_factory):
     saved, log = RunFolder(folder).checkpoints.load(), (folder / "metrics.jsonl").read_text()
     end = saved.record["step"] + 192
 
-    def resume(*options):
-        result = lsac("resume", folder, *options)
-        return result, Spy.seen[-1], Spy.seen[-1].holds()
+    with watched_loops() as (loops, traces):
+        counts = []
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Loop", Spy)
-        patch.setattr(Spy, "seen", [])
-        with patch.context() as inner:
-            inner.setattr(Spy, "_write_metrics", interrupting(Spy._write_metrics))
+        def resume(*options):
+            traces.clear()
+            result = lsac("resume", folder, *options)
+            counts.append(len(traces))
+            return result, loops[-1], loops[-1].holds()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Logger, "write", interrupting(Logger.write))
             interrupted = resume("--steps", end)
         with (folder / "metrics.jsonl").open("a") as file:  # as if it had crashed a little later
             file.write(json.dumps({"step": end, "seed": 9, "seconds": 0, "time/fps": -1}) + "\n")
@@ -334,14 +388,14 @@ def resumed(stopped, tmp_path_factory):
         result = lsac("resume", folder)
         idle = result, files == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         longer = resume("--steps", end + 64)
-    return Resumed(folder, saved, log, interrupted, continued, idle, longer)
+    return Resumed(folder, saved, log, interrupted, continued, idle, longer, counts)
 
 
-def interrupting(write_metrics):
+def interrupting(write):
     """Ctrl-C, as soon as something was logged."""
 
-    def write_and_interrupt(self):
-        write_metrics(self)
+    def write_and_interrupt(self, step, updates):
+        write(self, step, updates)
         signal.raise_signal(signal.SIGINT)
 
     return write_and_interrupt
@@ -355,10 +409,11 @@ def test_a_resume_starts_with_what_was_saved(resumed):
     actor = [saved.state[name][0].ravel() for name in found if name.startswith(".agent.actor.")]
     np.testing.assert_array_equal(found["policies"][0], np.concatenate(actor))
     assert saved.record["pending"] == 8
-    assert same({"rows": found["pending"]}, {"rows": saved.rows[:, -8:]})
     assert (found["size"], found["head"]) == (64, step % 64)
-    in_order = np.roll(found["ring"], -int(found["head"]), axis=1)
-    assert same({"rows": in_order}, {"rows": saved.rows[:, -72:-8]}), "the 64 transitions before the pending ones"
+    for name, array in saved.stored.items():
+        assert same({name: found[f"pending {name}"]}, {name: array[:, -8:]})
+        in_order = np.roll(found[f"ring {name}"], -int(found["head"]), axis=1)
+        assert same({name: in_order}, {name: array[:, -72:-8]}), "the 64 transitions before the pending ones"
 
 
 def test_ctrl_c_stops_a_resumed_run_which_can_be_resumed_again(resumed):
@@ -370,7 +425,7 @@ def test_ctrl_c_stops_a_resumed_run_which_can_be_resumed_again(resumed):
     assert result.code == 0, result.err
     assert same(loop.restored, ended)
     assert (loop.step, loop.learner.updates) == (resumed.end, resumed.end - 16)
-    assert loop.learner.traces == 1
+    assert resumed.traces == [1, 1, 1], "the training program was compiled once by each"
 
 
 def test_the_metrics_of_a_resumed_run_have_no_line_twice(resumed):
@@ -396,7 +451,7 @@ def test_a_finished_run_can_be_made_longer_but_not_shorter(resumed):
     assert result.code == 0, result.err
     assert same(loop.restored, resumed.continued[2])
     assert loop.step == resumed.end + 64
-    assert RunFolder.open(resumed.folder)[2].steps == resumed.end + 64
+    assert RunFolder.open(resumed.folder)[1].steps == resumed.end + 64
     result = lsac("resume", resumed.folder, "--steps", 8)
     assert (result.code, result.sentence) == (2, f"lsac: --steps 8: the run is at step {resumed.end + 64} already")
 
@@ -441,14 +496,101 @@ def test_eval_plays_the_policies_of_the_last_checkpoint(run):
 
 
 def test_best_and_last_are_the_policies_they_say(run):
-    folder, algorithm, experiment = RunFolder.open(run)
-    policies, steps = policies_of(folder, algorithm, experiment, "last")
+    folder, experiment = RunFolder.open(run)
+    spec = environments_of(experiment).spec
+    policies, steps = policies_of(folder, experiment, spec, "last")
     state = folder.checkpoints.load().state
     assert steps == [256, 256]
     assert policies.shape == (2, sum(array[0].size for name, array in state.items() if ".actor." in name))
     best, record = folder.checkpoints.load_best()
-    found, steps = policies_of(folder, algorithm, experiment, "best")
+    found, steps = policies_of(folder, experiment, spec, "best")
     assert steps == record["steps"]
     np.testing.assert_array_equal(found, best)
     for row, step in enumerate(steps):
         assert np.array_equal(best[row], policies[row]) == (step == 256)
+
+
+# from Python, without a command
+
+EXPERIMENT = Experiment(
+    small.config("sac"),
+    "Pendulum-v1",
+    **{"steps": 96, "seeds": 2, "chunk": 8, "learning_starts": 16, "replay_capacity": 64, "log_every": 32},
+    **{"eval_every": 48, "eval_episodes": 1, "checkpoint_every": 48, "workers": 1},
+)
+
+
+def is_free(path):
+    """Whether nobody trains in a folder."""
+    folder = RunFolder(path)
+    try:
+        folder.lock()
+    except InputError:
+        return False
+    folder.release()
+    return True
+
+
+def test_an_experiment_trains_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    result = running.run(EXPERIMENT, observer=Observer(seen.append))
+    assert (result.finished, result.step, result.learner.updates) == (True, 96, 80)
+    assert {line["seed"] for progress in seen for line in progress.lines} == {0, 1}
+    assert {"train/critic_loss", "eval/mean_reward"} <= {name for p in seen for line in p.lines for name in line}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "at", [pytest.param(32, id="in between"), pytest.param(96, id="at the end", marks=pytest.mark.slow)]
+)
+def test_an_experiment_is_stopped_and_resumed_in_its_folder(at, tmp_path):
+    for name in ("alone", "stopped"):
+        folder, stop = RunFolder.create(tmp_path / name, EXPERIMENT), Stop()
+        watch = lambda progress, stop=stop: stop.request() if progress.step == at else None  # noqa: E731
+        observer = Observer(watch if name == "stopped" else lambda progress: None)
+        assert not is_free(tmp_path / name)
+        result = running.run(EXPERIMENT, folder=folder, observer=observer, stop=stop)
+        assert is_free(tmp_path / name), "the folder is released"
+        assert (result.finished, result.step) == (name == "alone", 96 if name == "alone" else at)
+    folder, experiment = RunFolder.open(tmp_path / "stopped", to_train=True)
+    assert experiment == EXPERIMENT
+    said = []
+    result = running.run(experiment, folder=folder, resume=True, observer=Observer(say=said.append))
+    assert (result.finished, result.step) == (True, 96)
+    assert f"continuing at step {at}; exact: the simulators continue where they were" in said
+    assert torture.fingerprint(tmp_path / "stopped") == torture.fingerprint(tmp_path / "alone")
+    assert is_free(tmp_path / "stopped")
+
+
+def test_a_folder_without_a_checkpoint_is_resumed_from_the_start(tmp_path):
+    said = []
+    folder = RunFolder.create(tmp_path / "run", EXPERIMENT)
+    result = running.run(EXPERIMENT, folder=folder, resume=True, observer=Observer(say=said.append))
+    assert (result.finished, result.step) == (True, 96)
+    assert "continuing at step 0; exact: it had not been saved yet and starts again" in said
+
+
+def raises(*_):
+    raise KeyError("of the user")
+
+
+@pytest.mark.parametrize(
+    ("broken", "options"),
+    [
+        (EXPERIMENT, {"observer": Observer(watch=raises)}),
+        (EXPERIMENT, {"observer": Observer(say=raises)}),
+        (EXPERIMENT, {"resume": True, "observer": Observer(watch=raises)}),
+        (dataclasses.replace(EXPERIMENT, env="NoSuch-v0"), {}),
+        (dataclasses.replace(EXPERIMENT, replay_capacity=2**30, steps=2**30, seeds=1000), {}),
+    ],
+    ids=["while training", "before training", "while resumed", "no such environment", "no memory"],
+)
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to see other processes")
+def test_an_error_releases_the_folder_and_ends_the_workers(broken, options, tmp_path, monkeypatch):
+    monkeypatch.setenv(MARK, str(tmp_path))
+    folder = RunFolder.create(tmp_path / "run", EXPERIMENT)
+    with pytest.raises((KeyError, InputError)):
+        running.run(broken, folder=folder, **options)
+    assert is_free(tmp_path / "run")
+    assert marked(tmp_path) == []

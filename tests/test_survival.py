@@ -10,38 +10,37 @@ import sys
 import threading
 import time
 import types
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
+import torture
 from commands import lsac
 
 from lsac.agents import AGENTS, sac
-from lsac.collect.pool import Crew
+from lsac.collect.pool import Pool
 from lsac.errors import InputError, SaveFailed, Stopped
 from lsac.presets import preset
 from lsac.runs import datafile, metrics
 from lsac.runs.folder import RunFolder
-from lsac.train.learner import Learner
 from lsac.train.loop import Loop
-from lsac.train.stopping import Stop, heeding
+from lsac.train.refresh import Refresher
+from lsac.train.stopping import Stop, abandoned_work, interruptible
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import torture
-
-SAC = ("train", "sac", "--env", "Pendulum-v1", *torture.SMALL)
-LSAC = ("train", "lsac", "--env", "Pendulum-v1", *torture.SMALL, *torture.EXTRA["lsac"])
-LSAC = (*LSAC, "--steps", "400", "--eval-every", "200")
+SAC = ("train", "sac", "--env", "Pendulum-v1", *torture.options("sac"))
+LSAC = ("train", "lsac", "--env", "Pendulum-v1", *torture.options("lsac"), "--steps", "400", "--eval-every", "200")
 
 
-@pytest.mark.parametrize(("algorithm", "env", "left"), [("sac", "Hopper-v5", 6), ("lsac", "Ant-v5", 4)])
+@pytest.mark.parametrize(
+    ("algorithm", "env", "left"), [("sac", "Hopper-v5", 3), pytest.param("lsac", "Ant-v5", 6, marks=pytest.mark.slow)]
+)
 def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, env, left, tmp_path):
     """kill -9 at random moments: the same bytes in every file, the same numbers in every line."""
     alone, rng = tmp_path / "alone", random.Random(algorithm)
     assert torture.run(torture.train(algorithm, env, alone))[0] == 0
     while left:  # a run may end before it was killed that often
         killed = tmp_path / f"killed {left}"
-        count, problem = torture.survive(algorithm, env, killed, rng, left, 8.0, signal.SIGKILL)
+        orders = torture.commands(algorithm, env, killed)
+        count, problem = torture.survive(orders, killed, rng, left, 8.0, signal.SIGKILL)
         left -= count
         assert problem == ""
         assert torture.fingerprint(killed) == torture.fingerprint(alone)
@@ -49,6 +48,7 @@ def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, env, left, 
         assert all(resume["kind"] in ("exact", "start") for resume in resumes)
 
 
+@pytest.mark.slow
 def test_an_on_policy_run_is_the_same_in_another_process(tmp_path):
     *command, _ = torture.train("ppo", "Hopper-v5", tmp_path)
     assert torture.run([*command, str(tmp_path / "there")])[0] == 0
@@ -59,10 +59,13 @@ def test_an_on_policy_run_is_the_same_in_another_process(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        ("--replay-capacity", "320", "--checkpoint-every", "480"),
-        ("--replay-capacity", "320", "--checkpoint-every", "0", "--num-envs", "2", "--utd", "0.5"),
+        pytest.param(("--replay-capacity", "320", "--checkpoint-every", "480"), id="a replay shorter than a segment"),
+        pytest.param(
+            ("--replay-capacity", "320", "--checkpoint-every", "0", "--num-envs", "2", "--utd", "0.5"),
+            id="never saved by itself",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["a replay shorter than a segment", "never saved by itself"],
 )
 def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, monkeypatch):
     """Stopped early, in the middle and at its last chunk of 150, and resumed each time."""
@@ -81,7 +84,7 @@ def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, mo
     while result.code == 75:
         assert (folder / "checkpoints" / "stopped.safetensors").is_file()
         result, stops = lsac("resume", folder), stops + 1
-        assert "exact: the simulators go on where they were" in " ".join(result.out.split())
+        assert "exact: the simulators continue where they were" in " ".join(result.out.split())
     assert (result.code, stops) == (0, 3)
     assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
     assert not (folder / "checkpoints" / "stopped.safetensors").exists()
@@ -90,25 +93,25 @@ def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, mo
 def test_a_stop_waits_neither_for_a_refresh_nor_for_an_evaluation(tmp_path, monkeypatch):
     """It saves what was before, and the resumed run does both: the files are those of a run that was left alone."""
     assert lsac(*LSAC, "--out", tmp_path / "alone").code == 0
-    refreshed, evaluated, never = Learner.refreshed, Crew.evaluated, threading.Event()
+    refresh, evaluated, never = Refresher.run, Pool.evaluated, threading.Event()
     waited, awaited = [], []
 
-    def busy_device(self, step):
+    def busy_device(self, kept, replay, step):
         if not waited:
             waited.append(step)
             signal.raise_signal(signal.SIGTERM)
             never.wait()
-        return refreshed(self, step)
+        return refresh(self, kept, replay, step)
 
-    def long_episodes(self, heed):
+    def long_episodes(self, check_stop):
         awaited.append(self)
         if len(awaited) in (2, 4):  # for the evaluation of step 200, and for the one of step 400
             signal.raise_signal(signal.SIGTERM)
-        return evaluated(self, heed)
+        return evaluated(self, check_stop)
 
     left = []
-    monkeypatch.setattr(Learner, "refreshed", busy_device)
-    monkeypatch.setattr(Crew, "evaluated", long_episodes)
+    monkeypatch.setattr(Refresher, "run", busy_device)
+    monkeypatch.setattr(Pool, "evaluated", long_episodes)
     monkeypatch.setattr(os, "_exit", lambda code: left.append(code) or sys.exit(code))
     folder = tmp_path / "stopped"
     steps, result = [], lsac(*LSAC, "--out", folder)
@@ -118,7 +121,7 @@ def test_a_stop_waits_neither_for_a_refresh_nor_for_an_evaluation(tmp_path, monk
         result = lsac("resume", folder)
     assert result.code == 0
     assert steps == [304, 400, 400]
-    assert left == [75], "what is at work in a thread is left behind"
+    assert left == [75], "what a thread is busy with is left behind"
     assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
 
 
@@ -139,7 +142,7 @@ def test_a_run_that_was_never_saved_starts_again(tmp_path):
 
 def test_a_run_whose_checkpoints_were_taken_away_is_not_begun_again(tmp_path):
     experiment = preset("sac", "default", "Pendulum-v1")
-    RunFolder.create(tmp_path / "run", "sac", experiment).release()
+    RunFolder.create(tmp_path / "run", experiment).release()
     metrics = tmp_path / "run" / "metrics.jsonl"
     text = "".join(f'{{"step": {step}, "seed": 0, "seconds": 1.0}}\n' for step in (40_000, 60_000)) + '{"step'
     metrics.write_text(text)
@@ -154,20 +157,23 @@ def test_a_stop_does_not_wait_for_the_compiler():
     threading.Timer(0.2, stop.request).start()
     started = time.monotonic()
     with pytest.raises(Stopped, match="stopped"):
-        heeding(stop, never.wait)
+        interruptible(stop, never.wait)
     assert time.monotonic() - started < 5
+    assert abandoned_work()
     never.set()
     for final in (True, False):
-        assert heeding(Stop(final), lambda: 7) == 7
+        assert interruptible(Stop(final), lambda: 7) == 7
         with pytest.raises(ZeroDivisionError):
-            heeding(Stop(final), lambda: 1 // 0)
+            interruptible(Stop(final), lambda: 1 // 0)
     stop = Stop()
     stop.request()
-    assert heeding(stop, threading.current_thread) is threading.current_thread(), "nothing is abandoned in a notebook"
+    assert interruptible(stop, threading.current_thread) is threading.current_thread(), (
+        "nothing is abandoned in a notebook"
+    )
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    first = RunFolder.create(tmp_path / "run", "sac", preset("sac", "default", "Pendulum-v1"))
+    first = RunFolder.create(tmp_path / "run", preset("sac", "default", "Pendulum-v1"))
     second = RunFolder(tmp_path / "run")
     with pytest.raises(InputError, match=r"another process is training in this folder$"):
         second.lock()
@@ -215,7 +221,7 @@ def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, monkeypatch):
     result = lsac(*SAC, "--out", folder)
     assert result.code == 0
     text = " ".join(result.out.split())
-    assert text.count("could not be saved at step 600 (No space left on device); training goes on") == 1
+    assert text.count("could not be saved at step 600 (No space left on device); training continues") == 1
     assert torture.fingerprint(folder) == torture.fingerprint(tmp_path / "alone")
 
 

@@ -1,19 +1,30 @@
-"""Train, compare and understand continuous-control agents: every seed of a run in one compiled program."""
+"""Continuous-control reinforcement learning in JAX: Langevin Soft Actor-Critic and eight baselines.
+
+Every algorithm has a class, named in capitals: `lsac.LSAC`, `lsac.SAC`, `lsac.TD3`, … All seeds of a run train in
+parallel inside one compiled program.
+"""
 
 from typing import TYPE_CHECKING
 
 from lsac.version import __version__
 
 if TYPE_CHECKING:
-    from lsac.model import DIPO, DSACT, LSAC, PPO, QSM, REDQ, SAC, TD3, TRPO
+    from lsac.model import Model
 
-__all__ = ["DIPO", "DSACT", "LSAC", "PPO", "QSM", "REDQ", "SAC", "TD3", "TRPO", "__version__"]
+__all__ = ["__version__"]
 
 
-def __getattr__(name: str) -> object:
-    """Loads the Python interface, and JAX with it, when it is first asked for: `lsac --help` stays quick."""
-    if name in __all__:
-        from lsac import model
+def __getattr__(name: str) -> "type[Model]":
+    """Loads the Python interface, and JAX with it, when a class is first used, so that `lsac --help` stays fast."""
+    if not name.startswith("_") and name.isupper():
+        from lsac.model import CLASSES
 
-        return getattr(model, name)
+        if name in CLASSES:
+            return CLASSES[name]
     raise AttributeError(f"module 'lsac' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from lsac.model import CLASSES
+
+    return [*__all__, *CLASSES]

@@ -1,4 +1,4 @@
-"""The Python interface, shaped like Stable-Baselines3's.
+"""The Python interface, modelled on Stable-Baselines3.
 
 from lsac import SAC
 model = SAC("Pendulum-v1", seed=0).learn(20_000, progress_bar=True)
@@ -8,8 +8,7 @@ action, _ = model.predict(obs, deterministic=True)
 import dataclasses
 import difflib
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
@@ -19,25 +18,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from lsac import streams
+from lsac.agents import AGENTS, summary
 from lsac.envs import gymnasium as adapter
 from lsac.errors import CheckpointError, InputError
+from lsac.options import shown, typed
 from lsac.presets import preset as find_preset
 from lsac.runs import datafile
-from lsac.runs.experiment import Experiment, check, from_json, shown, to_json, typed
+from lsac.runs.experiment import Experiment, check, for_run, from_json, make_agent, to_json
 from lsac.runs.folder import RunFolder
 from lsac.train.display import Display
 from lsac.train.logger import Progress
 from lsac.train.policies import agents_of
-from lsac.train.run import Training, annealed, evaluation_source_of, make_agent, require_memory, source_of
+from lsac.train.run import Environments, Observer, Start, evaluation_source_of, new_folder, run, source_of
 from lsac.train.stopping import Stop
-from lsac.types import Agent, Array, Key
+from lsac.types import EnvSpec
 
 Callback = Callable[[Progress], bool | None]
 """Called with every line of metrics; returning False ends the training."""
 
 
 class Model:
-    """An agent with its environment. Options are those of `lsac train`, by their Python names."""
+    """An agent with its environment. It accepts the options of `lsac train` as keyword arguments (`batch_size=…`)."""
 
     algorithm = ""
 
@@ -68,25 +69,29 @@ class Model:
         progress_bar: bool = False,
         out: str | Path | None = None,
     ) -> Self:
-        """Trains every seed for that many steps, from the parameters the model has; `out` keeps the run as a folder.
+        """Trains every seed for `total_timesteps` steps, starting from the current parameters.
 
-        Every call is a run of its own: it begins with an empty replay, with `learning_starts` random steps and with the
-        same random numbers. Evaluations need simulators of their own, so they take place where the environment is an
-        id or can be copied.
+        With `out`, the run is stored in that folder. Each call starts a new run: the replay buffer starts empty, the
+        first `learning_starts` steps are random, and the random streams start again. Evaluations need separate
+        simulators, so they take place only if the environment is an id or can be copied.
         """
         experiment = dataclasses.replace(self.experiment, steps=total_timesteps)
         check(experiment)
         if self.num_timesteps:
-            experiment = annealed(experiment, self.num_timesteps)  # what was learned before is part of the way down
-        require_memory(self.algorithm, experiment, self._simulator.spec)  # refused before a folder is made
-        inherits = self._state is not None
-        notes = {"inherits": inherits, "made_in_python": self._made_in_python}
-        folder = RunFolder.create(Path(out), self.algorithm, experiment, **notes) if out is not None else None
+            experiment = for_run(experiment, self.num_timesteps)  # earlier calls count towards the length
+        wanted = out is not None or callback is not None or progress_bar
+        environments = Environments(
+            self._spec(experiment),
+            source_of(self._env),
+            evaluation_source_of(self._env) if wanted and self._can_be_copied else None,
+        )
+        folder = None
+        if out is not None:
+            notes = {"inherits": self._state is not None, "made_in_python": self._made_in_python}
+            folder = new_folder(Path(out), experiment, environments, **notes)
+        start = Start(self._state, self._generated_at) if self._state is not None else None
         stop = Stop()
-        with ExitStack() as stack:
-            if folder is not None:
-                stack.callback(folder.release)
-            display = stack.enter_context(Display()) if progress_bar else None
+        with Display() if progress_bar else nullcontext() as display:
 
             def watch(progress: Progress) -> None:
                 if display:
@@ -94,63 +99,63 @@ class Model:
                 if callback and callback(progress) is False:
                     stop.request()
 
-            wanted = folder is not None or callback is not None or progress_bar
-            training = Training(
-                self.algorithm,
-                experiment,
-                source_of(self._env),
-                self._simulator.spec,
-                folder,
-                watch,
-                display.say if display else lambda text: None,
-                evaluation_source=evaluation_source_of(self._env) if wanted and self._can_be_copied else None,
-            )
-            stack.callback(training.close)
-            if inherits:
-                training.loop.inherit(self._state, self._generated_at)
-            training.loop.run(stop)
-            self._state = jax.device_get(training.loop.learner.state)
-            self._generated_at = training.loop.learner.generated_at
-            self.num_timesteps += training.loop.step
+            observer = Observer(watch, display.say) if display else Observer(watch)
+            result = run(experiment, environments, folder=folder, start=start, observer=observer, stop=stop)
+        self._state = jax.device_get(result.learner.kept())
+        self._generated_at = result.learner.refresher.generated_at
+        self.num_timesteps += result.step
         return self
 
     def predict(
         self,
         obs: Any,
-        state: None = None,
-        episode_start: None = None,
+        state: Any = None,
+        episode_start: Any = None,
         deterministic: bool = False,
-        row: int = 0,
-    ) -> tuple[np.ndarray, None]:
-        """The action for one observation, or for a batch of them, in the environment's own units.
+        seed_index: int = 0,
+    ) -> tuple[np.ndarray, Any]:
+        """Returns the action for one observation or a batch of them, in the units of the environment's action space.
 
-        `row` picks one of several seeds. `state`, `episode_start` and the second value of the result are there for
-        code written for Stable-Baselines3.
+        `seed_index` selects the policy of one seed. As in Stable-Baselines3, the second value returned is the memory
+        of a recurrent policy, to be passed as `state` to the next call (None at the start of an episode), and
+        `episode_start` marks the observations that start an episode. Policies without a memory return None.
         """
-        if not 0 <= row < self.experiment.seeds:
-            raise InputError(f"row {row}: must be from 0 to {self.experiment.seeds - 1}, one for every seed")
+        if not 0 <= seed_index < self.experiment.seeds:
+            raise InputError(
+                f"seed_index {seed_index}: must be from 0 to {self.experiment.seeds - 1}, one for every seed"
+            )
         single, batch = self._batch(obs)
         self._calls += 1
-        key = jax.random.fold_in(streams.root(self.experiment.seed + row, streams.EVALUATE), self._calls)
-        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf[row]), self._agent.policy(self._current_state()))
-        action = self._actors[deterministic](policy, batch, jax.random.split(key, len(batch)))
+        key = jax.random.fold_in(streams.root(self.experiment.seed + seed_index, streams.EVALUATE), self._calls)
+        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf[seed_index]), self._agent.policy(self._current_state()))
+        memory = self._memory(len(batch), state, episode_start)
+        action, memory = self._actors[deterministic](policy, memory, batch, jax.random.split(key, len(batch)))
         scaled = np.stack([self._simulator.scaled(a) for a in np.asarray(action)])
-        return (scaled[0] if single else scaled), None
+        return (scaled[0] if single else scaled), memory if jax.tree.leaves(memory) else None
+
+    def _memory(self, count: int, state: Any, episode_start: Any) -> Any:
+        """The memories [B, …] of a batch: `state`, or initial memories where an episode starts."""
+        fresh = jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[None], count, axis=0), self._agent.memory())
+        if state is None or episode_start is None:
+            return fresh if state is None else state
+        starts = np.broadcast_to(np.asarray(episode_start, bool), (count,))
+        choose = jax.vmap(lambda start, new, old: jax.tree.map(lambda a, b: jnp.where(start, a, b), new, old))
+        return choose(starts, fresh, state)
 
     def save(self, path: str | Path) -> Path:
-        """Writes parameters, optimisers and settings as one safetensors file; replay and generated data stay behind."""
+        """Writes parameters, optimiser states and settings to one safetensors file; no replay, no generated data."""
         path = _with_suffix(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        record = {"config": to_json(self.algorithm, self.experiment), "timesteps": self.num_timesteps}
+        record = {"config": to_json(self.experiment), "timesteps": self.num_timesteps}
         record |= {"generated_at": self._generated_at, "made_in_python": self._made_in_python}
-        datafile.write(path, datafile.named(self._agent.compact(self._current_state())), record)
+        datafile.write(path, datafile.named(self._current_state()), record)
         return path
 
     @classmethod
     def load(cls, path: str | Path, env: str | gym.Env | None = None) -> Self:
-        """Reads what `save` wrote, or the newest checkpoint in the folder of a run.
+        """Loads a file that `save` wrote, or the newest checkpoint of a run from its folder.
 
-        An environment that was made in Python has to be handed over again.
+        If the environment was passed as an object, pass it again as `env`.
         """
         if (Path(path) / "config.json").is_file():
             return cls._load_run(Path(path), env)
@@ -158,28 +163,28 @@ class Model:
         arrays, record = datafile.read(path)
         if "config" not in record:
             raise CheckpointError(f"{path}: is not a saved model; a run is continued with 'lsac resume'")
-        algorithm, experiment = from_json(record["config"], str(path))
-        if algorithm != cls.algorithm:
-            raise CheckpointError(f"{path}: holds a model of {algorithm}, not of {cls.algorithm}")
+        experiment = from_json(record["config"], str(path))
+        if experiment.algorithm != cls.algorithm:
+            raise CheckpointError(f"{path}: holds a model of {experiment.algorithm}, not of {cls.algorithm}")
         timesteps, generated_at = (_steps(record, name, path) for name in ("timesteps", "generated_at"))
-        # before anything is made for as many seeds as the file claims to have
+        # checked before anything is allocated for the number of seeds that the file claims
         if not arrays or any(array.shape[:1] != (experiment.seeds,) for array in arrays.values()):
             raise CheckpointError(f"{path}: does not hold arrays for {experiment.seeds} seeds")
         if env is None and record.get("made_in_python"):
-            raise InputError(f"{path}: its environment was made in Python; hand it over: load(path, env=…)")
+            raise InputError(f"{path}: its environment was made in Python; pass it: load(path, env=…)")
         model = cls._with_experiment(experiment, env)
-        like = model._agent.compact(jax.eval_shape(jax.vmap(model._agent.init), model._init_keys()))
-        model._state = datafile.unnamed(arrays, like, path)
+        like = jax.eval_shape(lambda keys: model._compact(jax.vmap(model._agent.init)(keys)), model._init_keys())
+        model._state = datafile.unnamed(arrays, like, path, record["format"])
         model.num_timesteps, model._generated_at = timesteps, generated_at
         return model
 
     @classmethod
     def _load_run(cls, path: Path, env: str | gym.Env | None) -> Self:
-        folder, algorithm, experiment = RunFolder.open(path, to_run=env is None)
-        if algorithm != cls.algorithm:
-            raise CheckpointError(f"{path}: is a run of {algorithm}, not of {cls.algorithm}")
-        checkpoint = folder.checkpoints.load(with_rows=False)
-        checkpoint.require(algorithm, experiment.env)
+        folder, experiment = RunFolder.open(path, to_run=env is None)
+        if experiment.algorithm != cls.algorithm:
+            raise CheckpointError(f"{path}: is a run of {experiment.algorithm}, not of {cls.algorithm}")
+        checkpoint = folder.checkpoints.load_agents()
+        checkpoint.require(experiment.algorithm, experiment.env)
         step, generated_at = (_steps(checkpoint.record, name, checkpoint.path) for name in ("step", "generated_at"))
         model = cls._with_experiment(experiment, env)
         model._state = agents_of(checkpoint, model._agent, experiment.seeds)
@@ -194,25 +199,34 @@ class Model:
         return model
 
     def _set_agent(self) -> None:
-        self._agent = agent = make_agent(self.algorithm, self.experiment, self._simulator.spec)
+        self._agent = make_agent(self.experiment, self._spec(self.experiment))
         self._calls = 0
+        act: Any = self._agent.act
         self._actors = {
-            deterministic: jax.jit(jax.vmap(partial(_act, agent, not deterministic), in_axes=(None, 0, 0)))
-            for deterministic in (True, False)
+            True: jax.jit(jax.vmap(lambda *args: act(*args, False), in_axes=(None, 0, 0, 0))),
+            False: jax.jit(jax.vmap(lambda *args: act(*args, True), in_axes=(None, 0, 0, 0))),
         }
 
+    def _spec(self, experiment: Experiment) -> EnvSpec:
+        return self._simulator.spec(experiment.gamma)
+
+    def _compact(self, state: Any) -> Any:
+        """A state without the data that can be generated again."""
+        return self._agent.refresh.compact(state) if self._agent.refresh else state
+
     def _batch(self, obs: Any) -> tuple[bool, np.ndarray]:
-        """Whether this is one observation, and the observations as [B, O]."""
-        space = self._simulator.obs_space
-        inner = next(iter(space.spaces)) if isinstance(space, gym.spaces.Dict) else None
-        value = obs if inner is None else obs[inner]
-        shape = (space if inner is None else space[inner]).shape or ()  # type: ignore[index]
+        """Whether `obs` is a single observation, and the observations as [B, O]."""
+        space, value = self._simulator.obs_space, obs
+        if isinstance(space, gym.spaces.Dict):  # its first entry shows whether it is a batch
+            name, space = next(iter(space.spaces.items()))
+            value = obs[name]
+        shape = space.shape or ()
         extra = np.ndim(value) - len(shape)
         if extra not in (0, 1) or np.shape(value)[extra:] != shape:
             raise InputError(f"obs: has shape {np.shape(value)}, but {shape} or a batch of it is expected")
         if extra == 0:
             return True, self._simulator.flat(obs)[None]
-        rows = obs if inner is None else [{k: v[i] for k, v in obs.items()} for i in range(len(value))]
+        rows = [{k: v[i] for k, v in obs.items()} for i in range(len(value))] if value is not obs else obs
         return False, np.stack([self._simulator.flat(row) for row in rows])
 
     def _init_keys(self) -> jax.Array:
@@ -221,12 +235,9 @@ class Model:
     def _current_state(self) -> Any:
         """The state [S, …] of all seeds; initialised on first use."""
         if self._state is None:
-            self._state = jax.device_get(jax.jit(jax.vmap(self._agent.init))(self._init_keys()))
+            init = jax.jit(jax.vmap(lambda key: self._compact(self._agent.init(key))))
+            self._state = jax.device_get(init(self._init_keys()))
         return self._state
-
-
-def _act(agent: Agent, explore: bool, policy: Any, obs: Array, key: Key) -> Array:
-    return agent.act(policy, obs, key, explore)
 
 
 def _steps(record: datafile.Record, name: str, path: Path) -> int:
@@ -237,7 +248,7 @@ def _steps(record: datafile.Record, name: str, path: Path) -> int:
 
 
 def _made(env: gym.Env) -> tuple[bool, bool]:
-    """Whether an environment can be copied, and whether it was made in a way that its id does not tell."""
+    """Whether an environment can be copied, and whether it differs from what its id alone would create."""
     spec = env.spec
     if spec is None:
         return False, True
@@ -247,7 +258,7 @@ def _made(env: gym.Env) -> tuple[bool, bool]:
 
 
 def _with_options(base: Experiment, options: dict[str, Any]) -> Experiment:
-    """An experiment with some of its options, or its agent's, changed by name."""
+    """An experiment with some options of its own or of its agent replaced."""
     fields = {f.name for f in dataclasses.fields(base)} - {"agent", "env", "steps"}
     inner = {f.name for f in dataclasses.fields(base.agent)}
     for name in options:
@@ -266,55 +277,11 @@ def _with_suffix(path: str | Path) -> Path:
     return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
-class LSAC(Model):
-    """Langevin Soft Actor-Critic; options in `lsac train lsac --help`."""
-
-    algorithm = "lsac"
-
-
-class SAC(Model):
-    """Soft Actor-Critic; options in `lsac train sac --help`."""
-
-    algorithm = "sac"
+def model_class(algorithm: str) -> type[Model]:
+    """The class of an algorithm: `SAC` for sac, and so on."""
+    doc = f"{summary(algorithm)}\n\nOptions: `lsac train {algorithm} --help`."
+    return type(algorithm.upper(), (Model,), {"algorithm": algorithm, "__doc__": doc, "__module__": "lsac"})
 
 
-class TD3(Model):
-    """Twin Delayed DDPG; options in `lsac train td3 --help`."""
-
-    algorithm = "td3"
-
-
-class DSACT(Model):
-    """Distributional Soft Actor-Critic with three refinements; options in `lsac train dsact --help`."""
-
-    algorithm = "dsact"
-
-
-class PPO(Model):
-    """Proximal Policy Optimization; options in `lsac train ppo --help`."""
-
-    algorithm = "ppo"
-
-
-class TRPO(Model):
-    """Trust Region Policy Optimization; options in `lsac train trpo --help`."""
-
-    algorithm = "trpo"
-
-
-class REDQ(Model):
-    """Randomised Ensembled Double Q-learning; options in `lsac train redq --help`."""
-
-    algorithm = "redq"
-
-
-class QSM(Model):
-    """Q-score matching; options in `lsac train qsm --help`."""
-
-    algorithm = "qsm"
-
-
-class DIPO(Model):
-    """Diffusion policy fitted to improved actions; options in `lsac train dipo --help`."""
-
-    algorithm = "dipo"
+CLASSES: dict[str, type[Model]] = {name.upper(): model_class(name) for name in AGENTS}
+"""Every algorithm's class, by its name."""

@@ -1,4 +1,4 @@
-"""Where randomness comes from: one root per seed, folded with counters, so that a resume needs counters alone."""
+"""Random streams: one root key per seed and purpose, folded with counters, so that a resume needs only the counters."""
 
 import jax
 import numpy as np
@@ -15,5 +15,5 @@ def root(seed: int, purpose: int) -> Key:
 
 
 def reset_seed(seed: int, env: int, step: int, purpose: int) -> int:
-    """What a simulator is seeded with: its own stream for every (seed, environment), and for every restart."""
+    """The seed of a simulator: different for every seed, environment, step of the reset and purpose."""
     return int(np.random.SeedSequence([seed, env, step, purpose]).generate_state(1)[0] >> 1)

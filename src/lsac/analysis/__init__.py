@@ -1,1 +1,1 @@
-"""Reads run folders, and nothing else."""
+"""Statistics, curves and tables of runs, read from their folders."""

@@ -1,4 +1,4 @@
-"""A run's folder as tables."""
+"""Loads the metrics of a run from its folder."""
 
 import json
 from pathlib import Path
@@ -21,16 +21,19 @@ class Curve(NamedTuple):
 
 class Run(NamedTuple):
     path: Path
-    algorithm: str
     experiment: Experiment
     lines: list[dict[str, Any]]
+
+    @property
+    def algorithm(self) -> str:
+        return self.experiment.algorithm
 
     @property
     def name(self) -> str:
         return f"{self.algorithm} on {self.experiment.env}"
 
     def curve(self, metric: str) -> Curve:
-        """A metric at the steps where every seed has it."""
+        """A metric at the steps at which every seed has a value."""
         seeds = self.experiment.seed_list
         table: dict[int, dict[int, float]] = {}
         for line in self.lines:
@@ -41,7 +44,7 @@ class Run(NamedTuple):
         return Curve(np.asarray(steps, int), np.asarray(values, float).reshape(len(seeds), len(steps)))
 
     def returns(self) -> tuple[str, Curve]:
-        """The curve a person looks at first: evaluations, or training episodes where there were none."""
+        """The main curve: returns of evaluations or, without evaluations, of training episodes."""
         for title, metric in (
             ("evaluation return", "eval/mean_reward"),
             ("episode return", "rollout/ep_rew_mean"),
@@ -52,7 +55,7 @@ class Run(NamedTuple):
         raise InputError(f"{self.path}: holds no returns yet")
 
     def final_sentence(self) -> str:
-        """The last return, with its uncertainty."""
+        """A sentence with the final return and its interval."""
         try:
             title, curve = self.returns()
         except InputError:
@@ -64,7 +67,7 @@ class Run(NamedTuple):
 
 
 def load_run(path: Path) -> Run:
-    folder, algorithm, experiment = RunFolder.open(path, to_run=False)
+    folder, experiment = RunFolder.open(path, to_run=False)
     metrics = folder.path / "metrics.jsonl"
     if not metrics.is_file():
         raise InputError(f"{path}: has no metrics yet")
@@ -74,4 +77,4 @@ def load_run(path: Path) -> Run:
             lines.append(json.loads(text))
         except ValueError:
             raise InputError(f"{metrics}, line {number}: is not JSON") from None
-    return Run(path, algorithm, experiment, lines)
+    return Run(path, experiment, lines)

@@ -1,4 +1,4 @@
-"""Curves as PNG, tables as CSV."""
+"""Learning curves and diagnostics as PNG, tables as CSV."""
 
 import csv
 from pathlib import Path
@@ -17,7 +17,7 @@ COLUMNS += ("last10_mean", "last10_low95", "last10_high95", "max_of_mean", "step
 COLOURS: tuple[str, ...] = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3a8fa8", "#555555")
 COLOURS += ("#e0a000", "#7fb800", "#d17fc4", "#00c2a8")
 FEW = 5
-"""Runs in a picture that leave room for a legend and for the curve of every seed."""
+"""With at most this many runs, a figure shows every seed and has its legend inside."""
 
 
 PANELS: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "generator loss": ("train/diffusion_loss",),
     "dynamics error: generated (line), shuffled (dashes)": ("train/dynamics_error", "train/dynamics_error_shuffled"),
 }
-"""What the diagnostics show, where a run has it: one panel each, a second metric in dashes."""
+"""Panels of the diagnostics, drawn if a run has the metric; a second metric is dashed."""
 
 
 def _draw(
@@ -73,7 +73,7 @@ def curve_of_run(run: Run, path: Path) -> Path:
 
 
 def draw_curves(runs: list[Run], path: Path) -> Path:
-    """Mean (line), 95 % interval over seeds (band) and, of a few runs, every seed (thin lines), on one environment."""
+    """Mean (line), 95 % interval over seeds (band) and, with few runs, every seed (thin lines), on one environment."""
     returns, few = [run.returns() for run in runs], len(runs) <= FEW
     figure, axes = plt.subplots(figsize=(7, 4.2) if few else (9.5, 5))
     for i, (label, (title, curve)) in enumerate(zip(_labels(runs), returns, strict=True)):
@@ -83,7 +83,8 @@ def draw_curves(runs: list[Run], path: Path) -> Path:
     axes.set_xlabel("environment steps per seed")
     values = np.concatenate([curve.values.ravel() for _, curve in returns])
     margin = 0.05 * (np.ptp(values) or 1.0)
-    axes.set_ylim(values.min() - margin, values.max() + margin)  # what was seen: intervals of few seeds leave it
+    # the range of the data: intervals of few seeds exceed it
+    axes.set_ylim(values.min() - margin, values.max() + margin)
     if few:
         axes.legend(frameon=False, loc="best")
     else:
@@ -93,7 +94,7 @@ def draw_curves(runs: list[Run], path: Path) -> Path:
 
 
 def _labels(runs: list[Run]) -> list[str]:
-    """By algorithm; by folder where several runs are of the same one."""
+    """Labels by algorithm, or by folder if several runs have the same algorithm."""
     algorithms = [run.algorithm for run in runs]
     names = algorithms if len(set(algorithms)) == len(runs) else [run.path.resolve().name for run in runs]
     counts = [run.experiment.seeds for run in runs]
@@ -101,7 +102,7 @@ def _labels(runs: list[Run]) -> list[str]:
 
 
 def draw_diagnostics(runs: list[Run], path: Path) -> Path | None:
-    """What the agents say of themselves, runs on one environment over each other; None if no run says anything."""
+    """Plots the diagnostics of runs on one environment; None if no run has any."""
     panels = {
         title: [[run.curve(metric) for metric in metrics] for run in runs]
         for title, metrics in PANELS.items()
@@ -128,7 +129,7 @@ def draw_diagnostics(runs: list[Run], path: Path) -> Path | None:
 
 
 def write_table(runs: list[Run], path: Path) -> Path:
-    """One row per run: the final return and the mean of the last ten points, with their intervals over seeds."""
+    """Writes one row per run: final return and mean of the last ten points, with intervals over seeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         table = csv.writer(file)
@@ -148,7 +149,7 @@ def write_table(runs: list[Run], path: Path) -> Path:
 
 
 def write_report(runs: list[Run], out: Path) -> list[Path]:
-    """Per environment the curves and the diagnostics, and one table for all."""
+    """Writes curves and diagnostics per environment, and one table of all runs."""
     pictures: list[Path | None] = []
     for env in dict.fromkeys(run.experiment.env for run in runs):
         same, name = [run for run in runs if run.experiment.env == env], env.replace("/", "-")

@@ -1,11 +1,11 @@
-"""Statistics over seeds. The seed is the unit of replication: episodes of one seed are not independent runs."""
+"""Statistics over seeds. The seed is the unit of replication: episodes of one seed are not independent."""
 
 import numpy as np
-from scipy.special import stdtrit  # scipy.stats would take a second to import
+from scipy.special import stdtrit  # importing scipy.stats would take a second
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
-    """Mean and Student-t interval of it, over the first axis of one number per seed."""
+    """Mean, lower and upper limit of its Student-t interval, for one value per seed."""
     values = np.asarray(values, float)
     mean = float(values.mean())
     if len(values) < 2:

@@ -1,4 +1,4 @@
-"""The command line. Every command is a function that takes the rest of the arguments; errors become one sentence."""
+"""The command line. Each command is a function of its remaining arguments; errors are printed as one sentence."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from lsac.cli import tools, training
 from lsac.errors import LsacError
-from lsac.train.stopping import at_work
+from lsac.train.stopping import abandoned_work
 
 USAGE = """\
 usage: lsac COMMAND ...
@@ -17,11 +17,11 @@ Train, compare and understand continuous-control agents.
   lsac train ALGO --env ID     train an agent, all seeds in one compiled program
   lsac resume DIR              continue a run that was stopped, or make it longer
   lsac eval DIR                run the trained policies and print their returns
-  lsac report DIR... --out DIR draw curves and write tables
-  lsac doctor                  what this machine has, and how fast it simulates
-  lsac bench [ALGO...]         how long an update takes, beside its matrix products alone
+  lsac report DIR... --out DIR plot curves and write a table
+  lsac doctor                  show versions, devices and simulation speed of this machine
+  lsac bench [ALGO...]         time an update and its matrix products
 
-Every command explains itself: lsac COMMAND --help
+Help on a command: lsac COMMAND --help
 """
 
 
@@ -60,7 +60,7 @@ def main() -> None:
         code = error.exit_code
     except Exception:
         traceback.print_exc()
-    if at_work():  # which Python would abort over
+    if abandoned_work():  # at a normal exit Python would abort because of it
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""Arguments of a command."""
+"""Parses the arguments of a command."""
 
 import importlib
 from typing import Any
@@ -14,7 +14,7 @@ def parse(cls: Any, args: list[str], prog: str, text: str, **more: Any) -> Any:
 
 
 def peek(args: list[str], flag: str) -> str | None:
-    """The value of an option, before all are parsed: a preset decides the defaults of the rest."""
+    """The value of an option before parsing: the preset determines the defaults of the other options."""
     for i, arg in enumerate(args):
         if arg == flag and i + 1 < len(args):
             return args[i + 1]
@@ -24,7 +24,7 @@ def peek(args: list[str], flag: str) -> str | None:
 
 
 def import_module(module: str | None) -> None:
-    """A file must not cause an import; who types the name of a module wants it."""
+    """Imports a module that the user named. Files of a run must never cause an import, so it has to be an option."""
     if module is not None:
         try:
             importlib.import_module(module)

@@ -1,6 +1,7 @@
-"""How long an update takes, and how long its matrix products alone would."""
+"""Times an update, and its matrix products alone."""
 
 import csv
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,13 +18,13 @@ from lsac.agents import AGENTS
 from lsac.nn import langevin
 from lsac.presets import preset as find_preset
 from lsac.replay import ring as rb
-from lsac.runs.experiment import Experiment
-from lsac.train import memory
-from lsac.train.run import cache_compilations, describe, make_agent, source_of
-from lsac.types import Array, EnvSpec
+from lsac.runs.experiment import Experiment, make_agent
+from lsac.train import device_memory
+from lsac.train.run import cache_compilations, environments_of
+from lsac.types import Agent, Array, EnvSpec
 
 ROWS = 100_000
-"""Transitions in the replay that updates are timed on; an on-policy agent sees its chunk."""
+"""Transitions in the replay while updates are timed; for an on-policy agent, one chunk."""
 
 
 class Timing(NamedTuple):
@@ -33,27 +34,27 @@ class Timing(NamedTuple):
     """milliseconds of the update's matrix products alone"""
     ratio: float
     noise: float | None
-    """milliseconds of the Langevin noise for all critics, where the algorithm has any"""
+    """milliseconds to generate the Langevin noise of all critics; None if the algorithm has none"""
     parameters: int
-    """of one seed, slow copies left out"""
+    """parameters of one seed, without target networks"""
     bytes: int
-    """of one seed's agent, its own buffers included"""
+    """bytes of one seed's agent, including its own buffers"""
 
 
 class Efficiency(NamedTuple):
     update: float
     """milliseconds of one update of all seeds"""
     critics: float
-    """milliseconds of an update that leaves out all that the critics do not need"""
+    """milliseconds of the part of an update that the new critics depend on"""
     steps: int
-    """steps of the critics' optimiser in one update"""
+    """optimiser steps of the critics in one update"""
     parameters: int
     bytes: int
 
 
 class Published(NamedTuple):
-    """What the LSAC paper's two efficiency tables say, of one Quadro RTX 8000. At a second per update a million of
-    them would take more than eleven days, so its milliseconds are in doubt."""
+    """The numbers of the LSAC paper's two efficiency tables, on one Quadro RTX 8000. Some are near a second per update,
+    at which a million updates would take more than eleven days, so the unit (ms) is doubtful."""
 
     update: int
     critics: int
@@ -61,7 +62,7 @@ class Published(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One matrix product of the update: shapes and which axes are multiplied."""
+    """One matrix product of an update: its operands' shapes and contracted axes."""
 
     left: Any
     right: Any
@@ -69,7 +70,7 @@ class Product(NamedTuple):
 
 
 def products_of(jaxpr: Jaxpr) -> Iterator[Product]:
-    """Every matrix product of a program, those in loops as often as they run."""
+    """All matrix products of a program; those in a loop once per iteration."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             left, right = (x.aval for x in equation.invars)
@@ -90,14 +91,14 @@ def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
 
 
 def run_products(products: list[Product], operands: list[tuple[Array, Array]]) -> list[Array]:
-    """All of them. Each has operands of its own and a result that is kept, so that the compiler cannot do less."""
+    """Computes all products. Each has its own operands and its result is returned, so that none is optimised away."""
     return [jax.lax.dot_general(*pair, product.dimensions) for product, pair in zip(products, operands, strict=True)]
 
 
 def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
-    """Prints one line per algorithm, each as soon as it is known."""
+    """Prints one line per algorithm, each as soon as it is measured."""
     experiments = {name: find_preset(name, preset, env) for name in algorithms or AGENTS}
-    spec = describe(source_of(env))
+    spec = environments_of(next(iter(experiments.values()))).spec
     cache_compilations()
     print(
         f"{env}: {spec.obs_dim} observations, {spec.action_dim} actions; {seeds} seed{'s' if seeds > 1 else ''} "
@@ -105,17 +106,17 @@ def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds
     )
     print(f"{'':8s} {'update':>10s} {'products':>10s} {'ratio':>6s} {'noise':>18s} {'parameters':>12s} {'agent':>10s}")
     for name, experiment in experiments.items():
-        t = bench(name, experiment, spec, seeds, rounds, repeats)
+        t = bench(experiment, spec, seeds, rounds, repeats)
         noise = "–" if t.noise is None else f"{t.noise:.2f} ms ({t.noise / t.update:.1%})"
         print(
             f"{name:8s} {t.update:7.2f} ms {t.products:7.2f} ms {t.ratio:6.2f} {noise:>18s} "
-            f"{t.parameters:12,} {memory.size(t.bytes):>10s}"
+            f"{t.parameters:12,} {device_memory.size(t.bytes):>10s}"
         )
 
 
-def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Timing:
-    """Times `repeats` updates and their products in turn, `rounds` times; medians, and the median of the ratios."""
-    agent, state, replay, keys, update = _subject(algorithm, experiment, spec, seeds)
+def bench(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Timing:
+    """Times `repeats` updates and their products alternately, `rounds` times; returns medians, also of the ratio."""
+    agent, state, replay, keys, update = _subject(experiment, spec, seeds)
     updates = _repeated(update, replay, seeds, repeats)
     products = list(products_of(jax.make_jaxpr(update)(state, replay, keys).jaxpr))
     rng = np.random.default_rng(0)
@@ -132,8 +133,8 @@ def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rou
     ratio = statistics.median(a / b for a, b in times[1:])
 
     noise = None
-    critics = agent.critics(state) if agent.critics else ()
-    if hasattr(experiment.agent, "sampler"):
+    critics = agent.values.critics(state) if agent.values else ()
+    if getattr(experiment.agent, "langevin", False):
         draw = jax.jit(lambda key: langevin.gaussian_noise(key, critics))
         draw(keys[0])
         noise = 1e3 * statistics.median(_timed(lambda: draw(keys[0]))[1] for _ in range(rounds))
@@ -142,7 +143,7 @@ def bench(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rou
 
 
 def published(task: str) -> dict[str, Published]:
-    """By algorithm, for a task of the paper."""
+    """The paper's numbers for a task, by algorithm."""
     text = resources.files("lsac.cli").joinpath("published_efficiency.csv").read_text()
     rows = [row for row in csv.DictReader(text.splitlines()) if row["task"] == task]
     return {
@@ -152,8 +153,9 @@ def published(task: str) -> dict[str, Published]:
 
 
 def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
-    """Prints what every algorithm costs, beside the figures of the LSAC paper, each line as soon as it is known."""
-    spec, paper = describe(source_of(env)), published(env.split("-")[0])
+    """Prints the cost of every algorithm next to the numbers of the LSAC paper, each line as soon as it is measured."""
+    experiments = {name: find_preset(name, preset, env) for name in AGENTS}
+    spec, paper = environments_of(next(iter(experiments.values()))).spec, published(env.split("-")[0])
     cache_compilations()
     print(
         f"{env}: {seeds} seed{'s' if seeds > 1 else ''} on {jax.devices()[0].device_kind}; medians of {rounds} rounds "
@@ -161,24 +163,27 @@ def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> 
         f"{'':6s} {'update':>11s} {'critics':>11s} {'steps':>6s} {'per step':>10s} {'parameters':>11s} {'agent':>9s} "
         f"{'update':>8s} {'critics':>8s} {'parameters':>10s}"
     )
-    for name in AGENTS:
-        e = measure(name, find_preset(name, preset, env), spec, seeds, rounds, repeats)
+    for name, experiment in experiments.items():
+        e = measure(experiment, spec, seeds, rounds, repeats)
         print(
             f"{name:6s} {e.update:8.2f} ms {e.critics:8.2f} ms {e.steps:6d} {e.critics / e.steps:7.3f} ms "
-            f"{e.parameters:11,} {memory.size(e.bytes):>9s}",
+            f"{e.parameters:11,} {device_memory.size(e.bytes):>9s}",
             end="",
         )
         p = paper.get(name)
         print(f" {p.update:5d} ms {p.critics:5d} ms {p.millions:8.3f} M" if p else "", flush=True)
 
 
-def measure(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Efficiency:
-    """Times `repeats` updates and what their critics need of them, in turn, `rounds` times; medians."""
-    agent, state, replay, _, update = _subject(algorithm, experiment, spec, seeds)
-    critics_of = jax.vmap(agent.critics)
+def measure(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Efficiency:
+    """Times `repeats` updates and their critics' part alternately, `rounds` times; returns medians."""
+    agent, state, replay, _, update = _subject(experiment, spec, seeds)
+    assert agent.values is not None
+    critics_of = jax.vmap(agent.values.critics)
 
     def critics_only(state: Any, key: Array) -> Any:
-        step = lambda key: critics_of(update(state, replay, jax.random.split(key, seeds))[0])  # noqa: E731
+        def step(key: Array) -> Any:
+            return critics_of(update(state, replay, jax.random.split(key, seeds))[0])
+
         return jax.lax.map(step, jax.random.split(key, repeats))
 
     whole, part = jax.jit(_repeated(update, replay, seeds, repeats), donate_argnums=0), jax.jit(critics_only)
@@ -189,25 +194,27 @@ def measure(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int, r
         (state, _), seconds = _timed(partial(whole, state, key))
         times.append((1e3 * seconds / repeats, 1e3 * critics / repeats))
     update_ms, critics_ms = (statistics.median(column) for column in zip(*times[1:], strict=True))
-    learnt = _count((agent.policy(state), agent.critics(state))) // seeds
+    learnt = _count((agent.policy(state), agent.values.critics(state))) // seeds
     return Efficiency(update_ms, critics_ms, agent.gradient_steps, learnt, _nbytes(state) // seeds)
 
 
-def _subject(algorithm: str, experiment: Experiment, spec: EnvSpec, seeds: int) -> tuple[Any, ...]:
-    """An agent, its state, a replay, keys and its update, all for some seeds."""
-    agent = make_agent(algorithm, experiment, spec)
+def _subject(experiment: Experiment, spec: EnvSpec, seeds: int) -> tuple[Agent, Any, rb.Replay, Array, Any]:
+    """An agent, and for all seeds its states, replays, keys and update."""
+    agent = make_agent(experiment, dataclasses.replace(spec, gamma=experiment.gamma))
     keys = jax.random.split(jax.random.key(0), seeds)
-    layout, count = rb.Layout(*spec), experiment.chunk if experiment.on_policy else ROWS
-    rows = jnp.tanh(jax.random.normal(jax.random.key(1), (seeds, count, layout.width)))
-    filled, stride = jnp.asarray(count, jnp.int32), experiment.num_envs
-    replay = rb.Replay(rows, filled, jnp.zeros((), jnp.int32), layout, stride)
-    axes: Any = rb.Replay(0, None, None, layout, stride)  # type: ignore[arg-type]
+    layout, count = rb.layout_of(spec), experiment.chunk if experiment.on_policy else ROWS
+    stored = {name: jnp.zeros((seeds, count, *c.shape), c.dtype) for name, c in layout.arrays().items()}
+    stored[rb.PACKED] = jnp.tanh(jax.random.normal(jax.random.key(1), (seeds, count, layout.width)))
+    replay = rb.holding(layout, stored, count, experiment.num_envs)
+    axes = rb.seed_axes(layout, experiment.num_envs)
     return agent, jax.jit(jax.vmap(agent.init))(keys), replay, keys, jax.vmap(agent.update, in_axes=(0, axes, 0))
 
 
 def _repeated(update: Any, replay: rb.Replay, seeds: int, repeats: int) -> Callable[[Any, Array], Any]:
     def updates(state: Any, key: Array) -> tuple[Any, Any]:
-        step = lambda state, key: update(state, replay, jax.random.split(key, seeds))  # noqa: E731
+        def step(state: Any, key: Array) -> tuple[Any, Any]:
+            return update(state, replay, jax.random.split(key, seeds))
+
         return jax.lax.scan(step, state, jax.random.split(key, repeats))
 
     return updates

@@ -1,4 +1,4 @@
-"""What this machine has, and what is wrong with it."""
+"""Reports versions, devices and simulation speed of this machine, and known problems."""
 
 import os
 import subprocess
@@ -9,23 +9,23 @@ import jax
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
 from lsac.runs.experiment import versions
-from lsac.train import memory
+from lsac.train import device_memory
 
 KNOWN_BAD = {"mujoco": ("4", "dm_control 1.0.50 cannot load its tasks with MuJoCo 4: install 'mujoco>=3.17,<4'")}
 
 
 def diagnose(env_id: str, seconds: float) -> int:
-    """Prints the findings; 1 if something is known not to work."""
+    """Prints a report; returns 1 if there is a known problem."""
     found = versions()
     print("versions: " + ", ".join(f"{name} {version}" for name, version in found.items()))
     problems = [text for name, (prefix, text) in KNOWN_BAD.items() if found[name].startswith(prefix + ".")]
     for device in jax.devices():
-        free = memory.available(device)
-        print(f"device: {device} ({device.device_kind}), {memory.size(free) if free else 'unknown memory'} free")
+        free = device_memory.available(device)
+        print(f"device: {device} ({device.device_kind}), {device_memory.size(free) if free else 'unknown memory'} free")
     text = rendering()
     print(f"rendering: {text}")
     spec = adapter.find(env_id)
-    adapter.Simulator(adapter.build(spec)).close()  # says what is wrong with it, if anything is
+    adapter.Simulator(adapter.build(spec)).close()  # raises an error if the environment cannot be used
     measured = rates.measure(spec, seconds)
     print(f"simulation of {env_id}: {measured.sentence() if measured else 'its simulator fails under random actions'}")
     for problem in problems:
@@ -34,7 +34,7 @@ def diagnose(env_id: str, seconds: float) -> int:
 
 
 def rendering() -> str:
-    """The first MuJoCo back end that draws a picture without a screen."""
+    """The first MuJoCo back end that renders without a display."""
     code = (
         "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody/></mujoco>');"
         "r = mujoco.Renderer(m, 8, 8); r.update_scene(mujoco.MjData(m)); r.render()"

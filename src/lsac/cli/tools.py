@@ -1,4 +1,4 @@
-"""The commands that train nothing: eval, report, doctor and bench."""
+"""The commands `eval`, `report`, `doctor` and `bench`."""
 
 import dataclasses
 from pathlib import Path
@@ -19,11 +19,11 @@ class Evaluate:
     episodes: int = 10
     """episodes per seed"""
     policy: str = "last"
-    """last (of the newest checkpoint) or best (of the evaluations during training)"""
+    """last (of the newest checkpoint) or best (in the evaluations during training)"""
     stochastic: bool = False
-    """sample actions instead of taking the mean"""
+    """use exploratory actions instead of deterministic ones"""
     module: str | None = None
-    """module to import first, where the run's environment is module:Env"""
+    """module to import first; needed if the run's environment is module:Env"""
 
 
 EVAL_HELP = """Run the trained policies of every seed and print their returns.
@@ -58,7 +58,7 @@ class Report:
     """folder for the curves (PNG) and the table (CSV)"""
 
 
-REPORT_HELP = """Draw learning curves and diagnostics (mean and 95 % interval over seeds) and write a table.
+REPORT_HELP = """Plot learning curves and diagnostics (mean and 95 % interval over seeds) and write a table.
 
 Examples:
   lsac report runs/cheetah --out report
@@ -88,12 +88,12 @@ def report(args: list[str]) -> int:
 @dataclasses.dataclass(frozen=True)
 class Doctor:
     env: str = "HalfCheetah-v5"
-    """environment whose simulation is timed"""
+    """environment whose simulator is timed"""
     seconds: float = 2.0
-    """how long each rate is measured"""
+    """duration of each measurement"""
 
 
-DOCTOR_HELP = """Say what this machine has: versions, devices, rendering, and how fast it simulates.
+DOCTOR_HELP = """Show versions, devices, rendering and simulation speed of this machine.
 
 Examples:
   lsac doctor
@@ -114,22 +114,22 @@ def doctor(args: list[str]) -> int:
 @dataclasses.dataclass(frozen=True)
 class Bench:
     algorithms: tyro.conf.Positional[tuple[str, ...]]
-    """which to time; all if none is named"""
+    """algorithms to time; all by default"""
     env: str = "HalfCheetah-v5"
-    """environment whose sizes are used; nothing is simulated"""
+    """environment whose observation and action sizes are used; it is not simulated"""
     preset: str = "default"
     """named settings of the algorithms"""
     seeds: int = 1
-    """seeds in the one program"""
+    """number of seeds in the program"""
     rounds: int = 5
-    """how often updates and products are timed, in turn"""
+    """number of alternating measurements of updates and products"""
     updates: int | None = None
-    """updates of one timing; default: 32, as many as training starts at a time, on a CPU 4"""
+    """updates per measurement; default: 4 on a CPU, else 32, as in a chunk of training"""
     efficiency: Annotated[bool, tyro.conf.arg(name="algorithms")] = False
-    """all algorithms in one table: time of an update and of its critics, parameters, memory, the LSAC paper beside"""
+    """one table of all algorithms: time of an update and of its critics, parameters, memory, and the paper's numbers"""
 
 
-BENCH_HELP = """Time one update of an algorithm beside its matrix products alone, and count what it holds.
+BENCH_HELP = """Time one update of an algorithm and its matrix products alone; count its parameters and memory.
 
 Examples:
   lsac bench lsac
@@ -150,7 +150,7 @@ def bench(args: list[str]) -> int:
             raise InputError(f"--{name} {value}: must be at least 1")
     if given.efficiency:
         if given.algorithms:
-            raise InputError(f"--algorithms: is for all of them, so {' '.join(given.algorithms)} cannot be named too")
+            raise InputError(f"--algorithms: times all algorithms, leave out {' '.join(given.algorithms)}")
         efficiency(given.env, given.preset, given.seeds, given.rounds, updates)
         return 0
     table(given.algorithms, given.env, given.preset, given.seeds, given.rounds, updates)

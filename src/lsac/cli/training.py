@@ -1,24 +1,23 @@
-"""The commands that train: train and resume."""
+"""The commands `train` and `resume`."""
 
 import contextlib
 import dataclasses
 import signal
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from lsac.cli.arguments import import_module, parse, peek
 from lsac.errors import InputError, Stopped
 
-RESUMES = {
-    "exact": "exact: the simulators go on where they were",
-    "episode": "not exact: the simulators cannot be captured and start new episodes",
-    "start": "exact: it had not been saved yet and starts again",
-}
+if TYPE_CHECKING:
+    from lsac.runs.experiment import Experiment
+    from lsac.runs.folder import RunFolder
+    from lsac.train.run import Environments
+
 STOPPED = 75
-"""Exit code of a run that a signal stopped: it is saved, and `lsac resume` continues it."""
+"""Exit code of a run that was stopped by a signal and saved; `lsac resume` continues it."""
 
 # train
 
@@ -28,104 +27,82 @@ Examples:
   lsac train {algorithm} --env Pendulum-v1 --preset quickstart
   lsac train {algorithm} --env HalfCheetah-v5 --seeds 5 --steps 300000 --out runs/cheetah
 
-Presets: {presets}. Options change what the preset sets.
+Presets: {presets}. Options override the settings of the preset.
 """
 
 
 def train(args: list[str]) -> int:
-    from lsac.presets import PRESETS, preset
-    from lsac.runs.experiment import check, find_algorithm
-    from lsac.runs.folder import RunFolder, default_path
-    from lsac.train.run import describe, require_memory, source_of
+    from lsac.agents import AGENTS, summary
+    from lsac.presets import preset, presets
+    from lsac.runs.experiment import Experiment, check, find_algorithm
+    from lsac.runs.folder import default_path
+    from lsac.train.run import environments_of, new_folder
 
     if not args or args[0].startswith("-"):
         print(
-            f"usage: lsac train ALGO --env ID [options]\n\nalgorithms: {', '.join(PRESETS)}\n"
+            f"usage: lsac train ALGO --env ID [options]\n\nalgorithms: {', '.join(AGENTS)}\n"
             "options of one: lsac train sac --help\n\nExample:\n"
             "  lsac train sac --env Pendulum-v1 --preset quickstart"
         )
         return 0 if args[:1] in (["--help"], ["-h"]) else 2
     algorithm, args = args[0], args[1:]
-    module = find_algorithm(algorithm)
-    from lsac.runs.experiment import Experiment
-
+    config = find_algorithm(algorithm).Config
     name = peek(args, "--preset") or "default"
     defaults = preset(algorithm, name, peek(args, "--env") or "")
 
     @dataclasses.dataclass(frozen=True)
     class Options:
-        experiment: Annotated[Experiment[module.Config], tyro.conf.arg(name="")]  # type: ignore[name-defined]
+        experiment: Annotated[Experiment[config], tyro.conf.arg(name="")]  # type: ignore[valid-type]
         preset: str = "default"
-        """named settings to start from"""
+        """named settings, which the other options override"""
         out: Path | None = None
         """folder of the run; default: a new one in runs/"""
 
-    text = TRAIN_HELP.format(
-        algorithm=algorithm,
-        idea=(module.__doc__ or "").splitlines()[0],
-        presets=", ".join(PRESETS[algorithm]),
-    )
+    text = TRAIN_HELP.format(algorithm=algorithm, idea=summary(algorithm), presets=", ".join(presets(algorithm)))
     given = parse(Options, args, f"lsac train {algorithm}", text, default=Options(defaults, name))
     experiment = given.experiment
     if not experiment.env:
         raise InputError("--env: name an environment, for example --env Pendulum-v1")
     check(experiment)
-    source = source_of(experiment.env)
-    spec = describe(source)
-    require_memory(algorithm, experiment, spec)  # refused before a folder is made
-    path = given.out or default_path(algorithm, experiment.env, experiment.seed)
-    folder = RunFolder.create(path, algorithm, experiment)
-    try:
-        return _run(algorithm, experiment, source, spec, folder, resume=False)
-    finally:
-        folder.release()
+    environments = environments_of(experiment)
+    folder = new_folder(given.out or default_path(experiment), experiment, environments)
+    return _run(experiment, environments, folder, resume=False)
 
 
-def _run(algorithm: str, experiment: Any, source: Any, spec: Any, folder: Any, resume: bool) -> int:
-    from lsac.runs.folder import Resumed
+def _run(experiment: "Experiment", environments: "Environments", folder: "RunFolder", resume: bool) -> int:
+    """Trains until the end, or until a signal; then saves the run."""
     from lsac.train.display import Display
-    from lsac.train.run import Training
-    from lsac.train.stopping import Stop, heeding
+    from lsac.train.run import Observer, run
+    from lsac.train.stopping import Stop
 
     stop = Stop(final=True)
     before = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
+    e = experiment
     try:
         with Display() as display:
-            display.say(f"{algorithm} on {experiment.env}, {experiment.steps:,} steps, seeds {experiment.seed_list}")
-            training = Training(algorithm, experiment, source, spec, folder, display.watch, display.say, source, stop)
-            try:
-                if resume:
-                    saved = folder.checkpoints.newest() is not None
-                    load = partial(_restore, training.loop, folder)
-                    kind = heeding(stop, load) if saved else "start"
-                    folder.write_config(algorithm, experiment, Resumed(training.loop.step, kind))
-                    display.say(f"continuing at step {training.loop.step:,}; {RESUMES[kind]}")
-                finished = training.loop.run(stop)
-            finally:
-                training.close()
+            display.say(f"{e.algorithm} on {e.env}, {e.steps:,} steps, seeds {e.seed_list}")
+            observer = Observer(display.watch, display.say)
+            result = run(e, environments, folder=folder, resume=resume, observer=observer, stop=stop)
+        if not result.finished:
+            print(f"stopped and saved at step {result.step:,}; continue with: lsac resume {folder.path}")
+            return STOPPED
+        _conclude(folder)  # a signal that comes now is too late to stop anything
+        return 0
     except Stopped:
         raise Stopped(f"stopped before the first step; continue with: lsac resume {folder.path}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if not finished:
-        print(f"stopped and saved at step {training.loop.step:,}; continue with: lsac resume {folder.path}")
-        return STOPPED
-    _conclude(folder)
-    return 0
 
 
-def _restore(loop: Any, folder: Any) -> str:
-    return loop.restore(folder.checkpoints.load())
-
-
-def _conclude(folder: Any) -> None:
+def _conclude(folder: "RunFolder") -> None:
+    """Prints the result of a finished run and plots its curve."""
     from lsac.analysis.load import load_run
     from lsac.analysis.report import curve_of_run
 
     run = load_run(folder.path)
     print(run.final_sentence())
-    with contextlib.suppress(InputError):  # no episode has ended yet, so there is nothing to draw
+    with contextlib.suppress(InputError):  # no episode has ended, so there is nothing to plot
         print(f"curve: {curve_of_run(run, folder.path / 'curve.png')}")
     print(f"run: {folder.path}")
 
@@ -138,15 +115,15 @@ class Resume:
     run: tyro.conf.Positional[Path]
     """folder of the run"""
     steps: int | None = None
-    """new number of environment steps per seed, if the run is to become longer"""
+    """new total of environment steps per seed, to extend the run"""
     module: str | None = None
-    """module to import first, where the run's environment is module:Env"""
+    """module to import first; needed if the run's environment is module:Env"""
 
 
-RESUME_HELP = """Continue a run that was stopped, exactly where it was saved; or make a finished one longer.
+RESUME_HELP = """Continue a stopped run from its newest checkpoint, or extend a finished one with --steps.
 
-A stopped run ends as it would have ended; one that is made longer is not, number for number, the run that would have
-been started with so many steps.
+A stopped and resumed run gives the same result as an uninterrupted one. An extended run does not give the same numbers
+as a run that was started with that many steps.
 
 Examples:
   lsac resume runs/cheetah
@@ -157,11 +134,11 @@ Examples:
 def resume(args: list[str]) -> int:
     from lsac.runs.experiment import check, longer
     from lsac.runs.folder import RunFolder
-    from lsac.train.run import describe, require_memory, source_of
+    from lsac.train.run import environments_of, require_memory
 
     given = parse(Resume, args, "lsac resume", RESUME_HELP)
     import_module(given.module)
-    folder, algorithm, experiment = RunFolder.open(given.run, to_train=True)
+    folder, experiment = RunFolder.open(given.run, to_train=True)
     try:
         step = folder.checkpoints.step()
         if given.steps is not None:
@@ -174,12 +151,12 @@ def resume(args: list[str]) -> int:
                 _conclude(folder)
             print(f"{given.run}: finished at step {step:,}; nothing to do (--steps N makes it longer)")
             return 0
+        folder.checkpoints.require_resumable()
         if folder.checkpoints.newest() is None:
             folder.require_unsaved(experiment)
         check(experiment)
-        source = source_of(experiment.env)
-        spec = describe(source)
-        require_memory(algorithm, experiment, spec)
-        return _run(algorithm, experiment, source, spec, folder, resume=True)
+        environments = environments_of(experiment)
+        require_memory(experiment, environments.spec)
+        return _run(experiment, environments, folder, resume=True)
     finally:
         folder.release()

@@ -1,1 +1,1 @@
-"""What a run is, and how it is kept on disk."""
+"""The description of a run, and its files."""

@@ -1,9 +1,9 @@
-"""The checkpoints of a run: data files, and nothing in them that could be run.
+"""The checkpoints of a run: data files that contain no code.
 
 checkpoints/step-000050000.safetensors      agent, optimisers, simulators, counters: the newest two are kept
-checkpoints/stopped.safetensors             the same where a run was stopped, until it is saved again
-checkpoints/best.safetensors                each seed's best evaluated policy
-checkpoints/replay/rows-….safetensors       transitions, each written once
+checkpoints/stopped.safetensors             the same, written at a stop and removed by the next checkpoint
+checkpoints/best.safetensors                the policy of each seed's best evaluation
+checkpoints/replay/rows-….safetensors       transitions, each written only once
 """
 
 import os
@@ -15,13 +15,25 @@ from typing import NamedTuple
 import numpy as np
 
 from lsac.errors import CheckpointError
-from lsac.runs.datafile import Arrays, Record, field, read_record, read_verified, require_file, require_inside, write
-from lsac.runs.experiment import printable, shown
+from lsac.options import printable, shown
+from lsac.runs.datafile import (
+    FORMAT,
+    Arrays,
+    Record,
+    field,
+    read_record,
+    read_verified,
+    require_file,
+    require_inside,
+    write,
+)
 
 BESIDE = ("simulator.", "evaluation.")
-"""How the names of arrays begin that are no part of the agents."""
-TAIL = "rows"
-"""The array of a checkpoint with the transitions that are in no file of their own yet."""
+"""Prefixes of the names of arrays that do not belong to the agents."""
+TAIL = "rows."
+"""Prefix of the names of arrays of the newest transitions, which are not yet in a file of checkpoints/replay."""
+OLD_TAIL = "rows"
+"""The array of these transitions in files of format 3."""
 STEP = re.compile(r"step-[0-9]{10,}\.safetensors")
 
 
@@ -29,16 +41,16 @@ class Checkpoint(NamedTuple):
     path: Path
     record: Record
     state: Arrays
-    """of the agents"""
+    """arrays of the agents"""
     beside: Arrays
-    """of simulators, and of an evaluation under way"""
-    rows: np.ndarray
-    """[S, n, width]: the newest transitions of every seed, in the order they were collected"""
-    tail: np.ndarray
-    """the last of them, which no file of transitions holds yet"""
+    """arrays of simulators and of a running evaluation"""
+    stored: Arrays
+    """[S, n, …]: the newest transitions of every seed, oldest first"""
+    tail: Arrays
+    """the last of these, which are not yet in a file of transitions"""
 
     def require(self, algorithm: str, env: str) -> None:
-        """Refuses a checkpoint of another run."""
+        """Rejects a checkpoint of another run."""
         belongs = tuple(field(self.record, name, str, self.path) for name in ("algorithm", "env"))
         if belongs != (algorithm, env):
             found = printable(" on ".join(belongs))
@@ -46,33 +58,46 @@ class Checkpoint(NamedTuple):
 
 
 class Unsaved:
-    """Transitions [S, n, width] that no file holds yet, as far back as `save` may want them."""
+    """Transitions [S, n, …] that are not yet in a file; keeps as many as `save` may need."""
 
     def __init__(self, keep: int, segment: int):
         self.keep, self.segment = keep, segment
-        self._parts: deque[np.ndarray] = deque()
+        self._parts: deque[Arrays] = deque()
         self._count = 0
 
-    def add(self, rows: np.ndarray) -> None:
-        self._parts.append(rows)
-        self._count += rows.shape[1]
-        while self._count - self._parts[0].shape[1] >= self.keep + self.segment:
-            self._count -= self._parts.popleft().shape[1]
+    def add(self, chunk: Arrays) -> None:
+        self._parts.append(chunk)
+        self._count += count(chunk)
+        while self._count - count(self._parts[0]) >= self.keep + self.segment:
+            self._count -= count(self._parts.popleft())
 
-    def reset(self, rows: np.ndarray) -> None:
-        """All others are in files now."""
-        self._parts, self._count = deque([rows]), rows.shape[1]
+    def reset(self, stored: Arrays) -> None:
+        """Replaces the transitions by `stored`: all others are in files."""
+        self._parts, self._count = deque([stored]), count(stored)
 
-    def until(self, total: int) -> tuple[np.ndarray, int]:
-        """Those that a checkpoint after `total` transitions needs, and how many came before them.
+    def until(self, total: int) -> tuple[Arrays, int]:
+        """The transitions that a checkpoint after `total` transitions needs, and the number of transitions before them.
 
-        That is a matter of where the run is, not of when it was saved before.
+        The result depends only on `total`, not on earlier checkpoints.
         """
-        rows = np.concatenate(self._parts, axis=1)
+        stored = joined(list(self._parts))
         needed = total - self.keep
         aligned = needed // self.segment * self.segment if self.segment else needed
-        start = max(total - rows.shape[1], aligned)
-        return rows[:, rows.shape[1] - (total - start) :], start
+        start = max(total - count(stored), aligned)
+        return sliced(stored, slice(count(stored) - (total - start), None)), start
+
+
+def count(stored: Arrays) -> int:
+    """Transitions per seed in arrays [S, n, …]."""
+    return next(iter(stored.values())).shape[1] if stored else 0
+
+
+def sliced(stored: Arrays, part: slice) -> Arrays:
+    return {name: array[:, part] for name, array in stored.items()}
+
+
+def joined(parts: list[Arrays]) -> Arrays:
+    return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]} if parts else {}
 
 
 class Checkpoints:
@@ -94,52 +119,67 @@ class Checkpoints:
     ) -> None:
         """Writes a checkpoint after `total` transitions.
 
-        Whole segments of them, counted from the run's first, go into files of their own, the rest into the checkpoint:
-        which files there are then depends on no more than where the run is.
+        Complete segments of transitions, counted from the start of the run, are written to separate files, the rest to
+        the checkpoint. Which files exist therefore depends only on the step of the run.
         """
-        segment, (rows, first) = unsaved.segment, unsaved.until(total)
+        segment, (rest, first) = unsaved.segment, unsaved.until(total)
         require_inside(self.replay, self.root.parent)
         self.replay.mkdir(parents=True, exist_ok=True)
         newest = self.newest()
         segments = [s for s in _segments(newest) if s["stop"] <= first] if newest else []
         while segment and first % segment == 0 and total - first >= segment:
-            part, rows, stop = rows[:, :segment], rows[:, segment:], first + segment
+            stop = first + segment
             file = f"rows-{first:010d}-{stop:010d}.safetensors"
-            digest = write(self.replay / file, {"rows": part}, {"first": first})
+            digest = write(self.replay / file, sliced(rest, slice(segment)), {"first": first})
+            rest = sliced(rest, slice(segment, None))
             segments.append({"file": file, "stop": stop, "sha256": digest})
             first = stop
         segments = [s for s in segments if s["stop"] > total - unsaved.keep]
         path = self.stopped if stopped else self.root / _name(step)
-        write(path, state | {TAIL: rows}, record | {"step": step, "replay": segments})
+        tail = {TAIL + name: array for name, array in rest.items()}
+        write(path, state | tail, record | {"step": step, "replay": segments})
         if not stopped:
             self.stopped.unlink(missing_ok=True)
         self._prune()
-        unsaved.reset(rows.copy())  # or all of which they are a part would stay
+        unsaved.reset(
+            {name: array.copy() for name, array in rest.items()}
+        )  # a view would keep the whole array in memory
 
-    def load(self, with_rows: bool = True) -> Checkpoint:
-        """The newest checkpoint, with its transitions, or with the last of them only."""
+    def load(self) -> Checkpoint:
+        """The newest checkpoint, with its transitions."""
+        found = self.load_agents()
+        _require_current(found.record, found.path)
+        segments = [self._segment(segment) for segment in _replay(found.record, found.path)]
+        parts = [*segments, found.tail] if count(found.tail) or not segments else segments
+        if len({_columns(part) for part in parts}) > 1:
+            raise CheckpointError(f"{found.path}: its transitions differ in their number of seeds or in their columns")
+        return found._replace(stored=joined(parts))
+
+    def load_agents(self) -> Checkpoint:
+        """The newest checkpoint, without the transitions in separate files."""
         path = self._required()
         state, record, _ = self._read(path)
-        if "replay" not in record or TAIL not in state:
+        if "replay" not in record:
             raise CheckpointError(f"{path}: is not a checkpoint of a run")
         step = field(record, "step", int, path)
-        # or a file that calls itself the newest would hide all that follow
+        # otherwise a renamed file could hide all newer checkpoints
         if path != self.stopped and path.name != _name(step):
-            raise CheckpointError(f"{path}: field step is {shown(step)}, which its name denies")
-        rows, tail = np.zeros((0, 0, 0), np.float32), _of_rank(state.pop(TAIL), 3, TAIL, path)
+            raise CheckpointError(f"{path}: field step is {shown(step)}, but its name has another step")
+        state.pop(OLD_TAIL, None)
+        tail = {name.removeprefix(TAIL): state.pop(name) for name in list(state) if name.startswith(TAIL)}
         beside = {name: state.pop(name) for name in list(state) if name.startswith(BESIDE)}
-        segments = _replay(record, path) if with_rows else []
-        parts = [self._rows(segment) for segment in segments] + [tail][: tail.shape[1]]
-        if parts:
-            if len({(part.shape[0], part.shape[2]) for part in parts}) > 1:
-                raise CheckpointError(f"{path}: its transitions differ in their number of seeds or in their width")
-            rows = np.concatenate(parts, axis=1)
-        return Checkpoint(path, record, state, beside, rows, tail)
+        return Checkpoint(path, record, state, beside, {}, _transitions(tail, path))
 
     def step(self) -> int:
-        """Of the newest checkpoint, most of which stays unread; 0 if there is none yet."""
+        """The step of the newest checkpoint, of which only the header is read; 0 if there is none."""
         newest = self.newest()
         return _step(newest) if newest else 0
+
+    def require_resumable(self) -> None:
+        """Rejects a run of an earlier version, before anything is compiled for it."""
+        newest = self.newest()
+        if newest:
+            _require_current(read_record(newest), newest)
 
     def _required(self) -> Path:
         path = self.newest()
@@ -148,7 +188,7 @@ class Checkpoints:
         return path
 
     def newest(self) -> Path | None:
-        """What a stop left counts if nothing was saved since."""
+        """The newest checkpoint: the one of a stop, unless a later one was saved."""
         paths = self.paths()
         if self.stopped.is_file() and (not paths or _step(self.stopped) >= _step(paths[-1])):
             return self.stopped
@@ -173,7 +213,7 @@ class Checkpoints:
         return policies, record
 
     def paths(self) -> list[Path]:
-        """Of all checkpoints, the newest last."""
+        """The paths of all checkpoints, newest last."""
         found = [path for path in self.root.glob("step-*.safetensors") if STEP.fullmatch(path.name)]
         return sorted(found, key=lambda path: (len(path.name), path.name))
 
@@ -182,21 +222,21 @@ class Checkpoints:
         require_inside(path, self.root.parent)
         return read_verified(path)
 
-    def _rows(self, segment: Record) -> np.ndarray:
+    def _segment(self, segment: Record) -> Arrays:
         path = self.replay / Path(segment["file"]).name
         arrays, _, digest = self._read(path)
-        if "rows" not in arrays or (path.name, digest) != (segment["file"], segment["sha256"]):
+        if not arrays or (path.name, digest) != (segment["file"], segment["sha256"]):
             raise CheckpointError(f"{path}: is not the file that the checkpoint was written with")
-        return _of_rank(arrays["rows"], 3, "rows", path)
+        return _transitions(arrays, path)
 
     def tidy(self) -> None:
-        """Removes what a run that was killed right after it wrote its last checkpoint had no time to remove."""
+        """Removes the files that a run left if it was killed directly after it wrote its last checkpoint."""
         if self.newest() != self.stopped:
             self.stopped.unlink(missing_ok=True)
         self._prune()
 
     def _prune(self) -> None:
-        """Keeps two checkpoints and the transitions that they name; removes what a crash left half-written."""
+        """Keeps two checkpoints and the transitions that they name; removes all others and partly written files."""
         paths = self.paths()
         for old in paths[:-2]:
             old.unlink()
@@ -211,6 +251,27 @@ def _name(step: int) -> str:
     return f"step-{step:010d}.safetensors"
 
 
+def _require_current(record: Record, path: Path) -> None:
+    if record["format"] != FORMAT:
+        raise CheckpointError(
+            f"{path}: was written by an earlier version of lsac (format {record['format']}, now {FORMAT}): "
+            "it can be evaluated and reported, but not resumed"
+        )
+
+
+def _transitions(arrays: Arrays, path: Path) -> Arrays:
+    """The columns [S, n, …] of one file, if they have the same number of seeds and transitions."""
+    if any(array.ndim < 2 for array in arrays.values()) or len({array.shape[:2] for array in arrays.values()}) > 1:
+        shapes = {printable(name): list(array.shape) for name, array in arrays.items()}
+        raise CheckpointError(f"{path}: its transitions have unequal shapes ({shapes})")
+    return arrays
+
+
+def _columns(stored: Arrays) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Names, dtypes and shapes of the columns, without the number of transitions."""
+    return tuple((name, x.dtype.name, (x.shape[0], *x.shape[2:])) for name, x in sorted(stored.items()))
+
+
 def _of_rank(array: np.ndarray, rank: int, name: str, path: Path) -> np.ndarray:
     if array.ndim != rank or array.dtype != np.float32:
         found = f"{array.dtype}{list(array.shape)}"
@@ -219,7 +280,7 @@ def _of_rank(array: np.ndarray, rank: int, name: str, path: Path) -> np.ndarray:
 
 
 def _replay(record: Record, path: Path) -> list[Record]:
-    """The files of transitions that a checkpoint names, each once: to read one a million times would take forever."""
+    """The files of transitions that a checkpoint names. No file may occur twice: a hostile record could repeat it."""
     segments = field(record, "replay", list, path)
     files = set()
     for i, segment in enumerate(segments):
@@ -228,7 +289,7 @@ def _replay(record: Record, path: Path) -> list[Record]:
         for name, kind in {"file": str, "stop": int, "sha256": str}.items():
             field(segment, name, kind, path, f"replay[{i}].")
         if segment["file"] in files or len(segment["file"]) > 255 or not segment["file"].isprintable():
-            problem = "is named twice" if segment["file"] in files else "is no name of a file"
+            problem = "is named twice" if segment["file"] in files else "is not a valid file name"
             raise CheckpointError(f"{path}: field replay[{i}].file, {shown(segment['file'])}, {problem}")
         files.add(segment["file"])
     return segments

@@ -1,9 +1,10 @@
 """A data file: arrays and a JSON record as one safetensors file with a SHA-256 inside. Reading one cannot run code.
 
-Every file is written aside, flushed to the disk and renamed, so that it is whole or absent.
+Every file is written under a temporary name, flushed to the disk and renamed, so that it is complete or absent.
 
-A digest tells damage, not malice: whoever makes a file can make its digest too. So what a file says is checked before
-it is used, and a run's files are neither read nor written through a link that leaves the run's folder.
+The digest detects damage, not malice: the author of a file can also write its digest. The content of a file is
+therefore checked before it is used, and a run's files are neither read nor written through a link that leaves the run's
+folder.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ import numpy as np
 import safetensors
 
 from lsac.errors import CheckpointError
-from lsac.runs.experiment import printable, shown
+from lsac.options import printable, shown
 
 Arrays = dict[str, np.ndarray]
 Record = dict[str, Any]
@@ -27,29 +28,36 @@ Record = dict[str, Any]
 DTYPES = {"bool": "BOOL"} | {
     f"{kind}{8 * n}": f"{kind[0].upper()}{8 * n}" for kind in ("int", "uint", "float") for n in (1, 2, 4, 8)
 }
-"""How safetensors calls NumPy's numbers."""
-FORMAT = 3
-"""Of data files; raised whenever another program could misread one. 3: a layer holds its weights [out, in]."""
+"""NumPy dtypes and their names in safetensors."""
+FORMAT = 4
+"""Format of data files; increased whenever another version could misread one. 4: transitions have named columns."""
+READABLE = (3, FORMAT)
+"""Formats that can be read; runs of format 3 can be evaluated and reported, but not resumed."""
 LABEL = "lsac"
-"""Of a file's one label: the SHA-256 of its content, then the record as JSON."""
+"""Key of a file's one metadata entry: the SHA-256 of its content, followed by the record as JSON."""
 DIGITS = 64
 HEADER_LIMIT = 32 * 2**20
-"""Bytes of a file's header, which holds the record; a run that saves at every chunk needs five million."""
+"""Maximum size in bytes of a file's header, which holds the record; a run that saves at every chunk needs 5 MB."""
 ARRAYS_LIMIT = 50_000
-"""Of one file; an agent has some hundreds, and a simulator adds one."""
+"""Maximum number of arrays in one file; an agent has some hundreds, and each simulator adds one."""
 CONFIG_LIMIT = 2**20
 
 
 def named(tree: Any) -> Arrays:
-    """The leaves of a pytree by their path, on the host."""
+    """The leaves of a pytree as NumPy arrays, by their paths."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def unnamed(arrays: Arrays, like: Any, where: Path) -> Any:
-    """Arrays by path → a pytree of `like`'s structure, refusing what is missing, extra or of another shape."""
+def unnamed(arrays: Arrays, like: Any, where: Path, written: int = FORMAT) -> Any:
+    """The inverse of `named`, with the structure of `like`; rejects missing, extra or differently shaped arrays.
+
+    In a file that was `written` in an earlier format, extra arrays are ignored: states held more then.
+    """
     leaves, tree = jax.tree_util.tree_flatten_with_path(like)
     expected = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    if written < FORMAT:
+        arrays = {name: array for name, array in arrays.items() if name in expected}
     for name in sorted(expected.keys() ^ arrays.keys()):
         problem = "is missing" if name in expected else "does not belong here"
         raise CheckpointError(f"{where}: array {printable(name)} {problem}")
@@ -62,18 +70,18 @@ def unnamed(arrays: Arrays, like: Any, where: Path) -> Any:
 
 
 def write_bytes(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Writes aside, flushes and renames: the path holds the old content or the new, never a part."""
+    """Writes a temporary file, flushes and renames it: the path holds the old content or the new, never a part."""
     aside = path.with_name(f".{path.name}.tmp")
     aside.unlink(missing_ok=True)
     try:
-        with aside.open("xb") as file:  # never through a link that somebody put there
+        with aside.open("xb") as file:  # never through an existing link
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)  # on a full disk, the half-written file is what fills it
+        aside.unlink(missing_ok=True)  # on a full disk, the partly written file takes the space
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -86,7 +94,7 @@ def write(path: Path, arrays: Arrays, record: Record) -> str:
     """Writes arrays and a JSON record as one file; returns its digest."""
     text = json.dumps({"format": FORMAT, **record})
     digest = _digest(arrays, text)
-    # In a fixed order, so that equal content is an equal file; the widest numbers first, so that all are aligned.
+    # The order is fixed, so that equal content gives equal files; the widest dtypes come first, for alignment.
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
     parts = [np.asarray(arrays[name], order="C") for name in names]
     header: Record = {"__metadata__": {LABEL: digest + text}}
@@ -98,19 +106,19 @@ def write(path: Path, arrays: Arrays, record: Record) -> str:
     head += b" " * (-len(head) % 8)
     if len(head) > HEADER_LIMIT:
         raise CheckpointError(f"{path}: its record would be too large to be read again; lower --log-every")
-    # Not with safetensors.numpy.save, which copies all of it: a large checkpoint then takes half as long again.
+    # safetensors.numpy.save would copy all arrays: a large checkpoint would take half as long again.
     write_bytes(path, [len(head).to_bytes(8, "little"), head, *(part.data for part in parts)])
     return digest
 
 
 def read(path: Path) -> tuple[Arrays, Record]:
-    """Reads a file that `write` wrote, and nothing else."""
+    """Reads arrays and record of a file that `write` wrote; rejects any other file."""
     arrays, record, _ = read_verified(path)
     return arrays, record
 
 
 def read_verified(path: Path) -> tuple[Arrays, Record, str]:
-    """Arrays, record and digest of a file, after all three were found to belong together."""
+    """Arrays, record and digest of a file, after the digest was verified."""
     arrays, label = _parts(path)
     digest, text = label[:DIGITS], label[DIGITS:]
     if digest != _digest(arrays, text):
@@ -119,13 +127,13 @@ def read_verified(path: Path) -> tuple[Arrays, Record, str]:
 
 
 def read_record(path: Path) -> Record:
-    """The record of a file; its arrays stay unread."""
+    """The record of a file; its arrays are not read, and the digest is not verified."""
     _, label = _parts(path, with_arrays=False)
     return _record(label[DIGITS:], path)
 
 
 def _parts(path: Path, with_arrays: bool = True) -> tuple[Arrays, str]:
-    """The arrays and the label of a file."""
+    """The arrays and the metadata entry of a file."""
     require_file(path)
     try:
         _check_header(path)
@@ -141,12 +149,12 @@ def _parts(path: Path, with_arrays: bool = True) -> tuple[Arrays, str]:
 
 
 def _check_header(path: Path) -> None:
-    """Refuses what safetensors would accept: a header that names something twice or is of an absurd size."""
+    """Rejects headers that safetensors would accept: those with duplicate names or of excessive size."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > HEADER_LIMIT:
             raise ValueError(f"its header would take {size} bytes")
-        count = json.loads(file.read(size), object_pairs_hook=_count)  # keeps nothing of what it reads
+        count = json.loads(file.read(size), object_pairs_hook=_count)  # counts, and keeps nothing
     if count > ARRAYS_LIMIT:
         raise ValueError(f"it has {count} arrays")
 
@@ -159,13 +167,13 @@ def _record(text: str, path: Path) -> Record:
     if not isinstance(record, dict):
         raise CheckpointError(f"{path}: its record is not a table")
     found = field(record, "format", int, path)
-    if found != FORMAT:
+    if found not in READABLE:
         raise CheckpointError(f"{path}: has format {shown(found)}; this version reads format {FORMAT}")
     return record
 
 
 def field(table: Record, name: str, kind: type, path: Path, within: str = "") -> Any:
-    """A field of a record, if it is there and of its type; a bool is no int."""
+    """A field of a record, if it exists and has this type; a bool is not an int."""
     if name not in table:
         raise CheckpointError(f"{path}: field {within}{name} is missing")
     if type(table[name]) is not kind:
@@ -194,7 +202,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON in which no table has a key twice: readers disagree on which of the two counts."""
+    """Parses JSON and rejects duplicate keys, which parsers treat differently."""
     return json.loads(text, object_pairs_hook=_table)
 
 
@@ -213,10 +221,10 @@ def _count(pairs: list[tuple[str, Any]]) -> int:
 
 
 def require_file(path: Path) -> None:
-    """Only regular files are opened: a named pipe would never answer, a device never end."""
+    """Rejects anything but a regular file: reading a named pipe or a device might never end."""
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: no file can have such a name
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a possible file name
         raise CheckpointError(f"{path}: no such file") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
@@ -225,6 +233,6 @@ def require_file(path: Path) -> None:
 
 
 def require_inside(path: Path, folder: Path) -> None:
-    """A run that somebody else made could otherwise have any file read, and any folder tidied up."""
+    """Rejects links that leave the folder: through them an untrusted run could have other files read or deleted."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise CheckpointError(f"{path}: is a link that leaves the folder of the run")

@@ -1,4 +1,4 @@
-"""A run is a folder: config.json, metrics.jsonl, tensorboard/ and checkpoints/. Nothing else is needed."""
+"""The folder of a run: config.json, metrics.jsonl, tensorboard/ and checkpoints/."""
 
 import contextlib
 import fcntl
@@ -16,8 +16,8 @@ from lsac.runs.experiment import Experiment, from_json, to_json
 
 
 class Resumed(NamedTuple):
-    """One continuation of a run: from which step, and whether its simulators went on too (exact), began new episodes
-    (episode), or the run had not been saved and began anew (start)."""
+    """One resume of a run: its step, and its kind. The simulators continued (exact) or started new episodes (episode),
+    or there was no checkpoint and the run started again (start)."""
 
     step: int
     kind: str
@@ -34,16 +34,16 @@ class RunFolder:
         return self.path / "config.json"
 
     @classmethod
-    def create(cls, path: Path, algorithm: str, experiment: Experiment, **notes: bool) -> "RunFolder":
-        """A new run, with notes for its config.json: whether it `inherits`, that is begins with a model's parameters,
-        and whether its environment was `made_in_python`, so that its id does not tell how."""
+    def create(cls, path: Path, experiment: Experiment, **notes: bool) -> "RunFolder":
+        """Creates the folder of a new run. `notes` are added to config.json: `inherits` if the run starts from the
+        parameters of a model, `made_in_python` if its environment cannot be recreated from its id alone."""
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder.config.exists():
                 raise InputError(f"--out {path}: already holds a run; continue it with 'lsac resume {path}'")
-            folder.write_config(algorithm, experiment, notes=notes)
+            folder.write_config(experiment, notes=notes)
         except OSError as error:
             folder.release()
             raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
@@ -53,8 +53,8 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path, to_train: bool = False, to_run: bool = True) -> tuple["RunFolder", str, Experiment]:
-        """A run that is there: locked if it is `to_train`; its environment may be anything if it is not `to_run`."""
+    def open(cls, path: Path, to_train: bool = False, to_run: bool = True) -> tuple["RunFolder", Experiment]:
+        """Opens the folder of a run: locked if `to_train`; unless `to_run`, its environment need not be importable."""
         folder = cls(path)
         if not folder.config.is_file():
             raise InputError(f"{path}: is not the folder of a run (it has no config.json)")
@@ -62,36 +62,35 @@ class RunFolder:
             folder.lock()
         try:
             config = read_json(folder.config)
-            algorithm, experiment = from_json(config, str(folder.config), to_run)
+            experiment = from_json(config, str(folder.config), to_run)
             if to_run and config.get("made_in_python"):
                 raise InputError(
-                    f"{path}: its environment was made in Python, and {experiment.env} does not tell how; "
-                    "load the run there: load(path, env=…)"
+                    f"{path}: its environment was made in Python and cannot be recreated from {experiment.env}; "
+                    "load the run in Python: load(path, env=…)"
                 )
         except BaseException:
             folder.release()
             raise
-        return folder, algorithm, experiment
+        return folder, experiment
 
     def write_config(
         self,
-        algorithm: str,
         experiment: Experiment,
         resumed: Resumed | None = None,
         notes: Mapping[str, bool] | None = None,
     ) -> None:
-        """Writes config.json; a resume is added to what it tells of the beginning."""
-        config = to_json(algorithm, experiment)
+        """Writes config.json; a resume is appended to the list of resumes, and the original command is kept."""
+        config = to_json(experiment)
         if resumed:
             before = read_json(self.config)
-            told = {name: before[name] for name in ("command", "inherits", "resumes") if name in before}
-            config |= told | {"resumes": [*told.get("resumes", []), resumed._asdict()]}
+            kept = {name: before[name] for name in ("command", "inherits", "resumes") if name in before}
+            config |= kept | {"resumes": [*kept.get("resumes", []), resumed._asdict()]}
         config |= {name: True for name, noted in (notes or {}).items() if noted}
         write_bytes(self.config, [json.dumps(config, indent=2).encode(), b"\n"])
 
     def require_unsaved(self, experiment: Experiment) -> None:
-        """Refuses to begin a run again that got further than its first checkpoint, which somebody took away, or whose
-        beginning only a checkpoint would tell."""
+        """Rejects a run without checkpoints that cannot start again: its metrics go beyond its first checkpoint, which
+        must have been removed, or it started from a model, which only a checkpoint would contain."""
         if read_json(self.config).get("inherits"):
             raise CheckpointError(
                 f"{self.checkpoints.root}: holds no checkpoint, and the run began with a model, which is not here; "
@@ -108,7 +107,7 @@ class RunFolder:
             )
 
     def lock(self) -> None:
-        """Keeps every other process from training here, until `release` or the end of this process, however it ends."""
+        """Prevents other processes from training in this folder until `release` or the end of this process."""
         if self._lock is not None:
             return
         folder = os.open(self.path, os.O_RDONLY)
@@ -125,6 +124,7 @@ class RunFolder:
             self._lock = None
 
 
-def default_path(algorithm: str, env: str, seed: int) -> Path:
-    name = f"{env.replace('/', '-')}-{algorithm}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+def default_path(experiment: Experiment) -> Path:
+    e = experiment
+    name = f"{e.env.replace('/', '-')}-{e.algorithm}-seed{e.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     return Path("runs") / name

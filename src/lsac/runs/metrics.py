@@ -1,4 +1,4 @@
-"""Where numbers go: metrics.jsonl always, TensorBoard beside it."""
+"""Writes metrics to metrics.jsonl and to TensorBoard."""
 
 import errno
 import json
@@ -20,14 +20,14 @@ class MetricsLog:
     """One JSON object per line, with `step`, `seed`, `seconds` first; one TensorBoard run per seed."""
 
     def __init__(self, folder: Path, seeds: list[int], say: Callable[[str], None], keep: int = 0, step: int = 0):
-        """`keep` lines of a run that is at `step` stay: what was written after that will be written again."""
+        """Keeps the first `keep` lines of a run that resumes at `step`; later lines will be written again."""
         self._path, self._say = folder / "metrics.jsonl", say
         require_inside(self._path, folder)
         kept = self._path.read_bytes().splitlines(keepends=True)[:keep] if keep and self._path.is_file() else []
         if len(kept) < keep or (kept and not kept[-1].endswith(b"\n")):
             raise CheckpointError(f"{self._path}: is shorter than when the checkpoint was written, or gone")
         self.seconds = _seconds(kept[-1], self._path) if kept else 0.0
-        """of the run so far, by its last line"""
+        """duration of the run so far, from its last line"""
         self._lines, self._unwritten, self._warned = keep, b"", False
         self._end = sum(map(len, kept))
         self._file = self._path.open("r+b" if self._path.is_file() else "w+b", buffering=0)
@@ -44,7 +44,7 @@ class MetricsLog:
         self._flush()
         for line in lines:
             board = self._boards.get(line["seed"])
-            if board is None or not _alive(board):  # its thread ends at the first failed write, and would block us
+            if board is None or not _alive(board):  # its thread ends at a failed write; the next one would block
                 if self._boards.pop(line["seed"], None) is not None:
                     self._say(f"warning: TensorBoard events of seed {line['seed']} can no longer be written")
                 continue
@@ -53,12 +53,12 @@ class MetricsLog:
                     board.add_scalar(name, value, line["step"])
 
     def _flush(self) -> None:
-        """Writes what is not written yet; where the disk refuses, it stays in memory until the disk has room."""
+        """Writes the lines that are not yet written; if that fails, they stay in memory until the disk has space."""
         try:
             if self._file.write(self._unwritten) != len(self._unwritten):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            self._file.truncate(self._end)  # no half lines
+            self._file.truncate(self._end)  # remove a partly written line
             self._file.seek(self._end)
             if not self._warned:
                 self._say(f"warning: {self._path}: cannot be written ({error.strerror}); lines are kept in memory")
@@ -68,7 +68,7 @@ class MetricsLog:
         self._unwritten, self._warned = b"", False
 
     def lines(self) -> int:
-        """Lines written so far, safely on the disk: where a resume cuts."""
+        """The number of lines that are safely on the disk; a resume removes all later ones."""
         self._flush()
         if self._unwritten:
             raise SaveFailed(f"{self._path}: could not be written")

@@ -1,1 +1,1 @@
-"""The device side of a run, and the loop that joins both."""
+"""The device side of a run, and the loop that connects it with the host side."""

@@ -1,6 +1,7 @@
-"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
+"""The progress display of a run: a live line on a terminal, plain lines elsewhere."""
 
 import time
+from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -16,7 +17,7 @@ def mean_of(progress_lines: list[dict], name: str) -> float | None:
 
 
 class Display:
-    """Call `watch` with every Progress; use as a context."""
+    """A context manager; `watch` shows a Progress."""
 
     def __init__(self, stream: TextIO | None = None, every: float = 10.0):
         self.console = Console(file=stream, highlight=False)
@@ -33,9 +34,11 @@ class Display:
             self._live.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._live:
-            self._live.__exit__(*error)  # type: ignore[arg-type]
+            self._live.__exit__(kind, error, trace)
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)

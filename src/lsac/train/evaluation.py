@@ -1,38 +1,32 @@
-"""Evaluations: they run beside training, on simulators of their own, with a copy of the policy."""
+"""Evaluations during training: they run concurrently, in separate simulators, with a copy of the policy."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from lsac.collect.pool import Crew
+from lsac.collect.pool import CheckStop, Pool
+from lsac.collect.wire import Played
 from lsac.runs.datafile import Record
 from lsac.train.learner import Learner
+from lsac.types import EnvSpec, Values
 
-
-class Result(NamedTuple):
-    returns: np.ndarray  # [S, episodes]
-    lengths: np.ndarray  # [S, episodes]
-    judged: list[dict[str, float]]  # per seed, what the critics said and what came true
-
-    def numbers(self) -> list[dict[str, float]]:
-        """Of every seed, by name."""
-        return [
-            {
-                "mean_reward": float(returns.mean()),
-                "std_reward": float(returns.std()),
-                "mean_ep_length": float(lengths.mean()),
-                **judged,
-            }
-            for returns, lengths, judged in zip(self.returns, self.lengths, self.judged, strict=True)
-        ]
+DIAGNOSED = 256
+"""Evaluation states per seed at which predicted values are compared with returns."""
 
 
 class Running(NamedTuple):
+    """A running evaluation, with the policies and critics that it evaluates."""
+
     step: int
     policies: np.ndarray
     critics: Any
+
+
+class Finished(NamedTuple):
+    step: int
+    numbers: list[dict[str, float]]
+    """for each seed, the metrics by name"""
 
 
 class Best(NamedTuple):
@@ -44,30 +38,42 @@ class Best(NamedTuple):
 
 
 class Evaluations:
-    """At most one is under way. When it is told of depends on counters alone, not on when it was done."""
+    """At most one evaluation runs at a time. When its result is logged depends on step counters, never on wall-clock
+    time, so logs are reproducible. Without a pool there are no evaluations."""
 
-    def __init__(self, crew: Crew, learner: Learner):
-        self._crew, self._learner = crew, learner
+    def __init__(self, pool: Pool | None, learner: Learner, values: Values | None, spec: EnvSpec):
+        self._pool, self._learner = pool, learner
+        self._diagnostics = Diagnostics(values, spec) if values else None
         self.running: Running | None = None
+        policies = np.array(learner.policies)
+        self.best = Best(np.full(len(policies), -np.inf), [0] * len(policies), policies)
+
+    @property
+    def possible(self) -> bool:
+        return self._pool is not None
 
     def start(self, step: int) -> None:
-        self._order(step, np.array(self._learner.policies), self._learner.critics())
+        self._start(Running(step, np.array(self._learner.policies), self._learner.critics()))
 
-    def _order(self, step: int, policies: np.ndarray, critics: Any) -> None:
-        self._crew.policies[:] = policies
-        self._crew.order(do="evaluate", step=step, deterministic=True)
-        self.running = Running(step, policies, critics)
+    def _start(self, running: Running) -> None:
+        assert self._pool is not None
+        self._pool.evaluate(running.policies, running.step, deterministic=True)
+        self.running = running
 
-    def finish(self, heed: Callable[[], None]) -> tuple[Running, Result] | None:
-        """Waits for the evaluation under way, if there is one; it stays under way if `heed` raises meanwhile."""
-        if self.running is None:
+    def finish(self, check_stop: CheckStop) -> Finished | None:
+        """Waits for the running evaluation, if there is one; it keeps running if `check_stop` raises."""
+        if self.running is None or self._pool is None:
             return None
-        returns, lengths, visits = self._crew.evaluated(heed)
+        played = self._pool.evaluated(check_stop)
         done, self.running = self.running, None
-        return done, Result(returns, lengths, self._learner.judge(done.critics, visits))
+        self.best = better(self.best, done, np.array([seed.returns.mean() for seed in played]))
+        diagnosed: list[dict[str, float]] = [{} for _ in played]
+        if self._diagnostics:
+            diagnosed = self._diagnostics.of(done.critics, [seed.states for seed in played])
+        return Finished(done.step, [summary(seed) | more for seed, more in zip(played, diagnosed, strict=True)])
 
     def record(self) -> tuple[Record | None, dict[str, np.ndarray]]:
-        """What the evaluation under way needs: a stop does not wait for its episodes, a resume plays them again."""
+        """The inputs of the running evaluation. A stop does not wait for its episodes; a resume runs them again."""
         if self.running is None:
             return None, {}
         step, policies, critics = self.running
@@ -75,26 +81,57 @@ class Evaluations:
         return {"step": step}, {"policies": policies, **leaves}
 
     def restore(self, record: Record | None, arrays: dict[str, np.ndarray]) -> None:
-        """Starts the recorded evaluation again, with the same policies and the same critics to be judged."""
-        if record is None:
+        """Starts the recorded evaluation again, with the same policies and critics."""
+        if record is None or self._pool is None:
             return
         like, tree = jax.tree.flatten(jax.eval_shape(self._learner.critics))
         leaves = [arrays[f"critics.{i}"] for i in range(len(like))]
-        wanted = [(x.shape, x.dtype) for x in (self._crew.policies, *like)]
+        wanted = [(self._pool.policy_shape, np.dtype(np.float32)), *((x.shape, x.dtype) for x in like)]
         if [(x.shape, x.dtype) for x in (arrays["policies"], *leaves)] != wanted:
-            raise ValueError("what was under evaluation has other shapes")
+            raise ValueError("the arrays of the running evaluation have other shapes")
         step = record["step"]
         if type(step) is not int or step < 0:
             raise ValueError(f"the evaluation is of step {step!r}")
-        self._order(step, arrays["policies"], jax.tree.unflatten(tree, leaves))
+        self._start(Running(step, arrays["policies"], jax.tree.unflatten(tree, leaves)))
 
 
-def improved(best: Best, done: Running, result: Result) -> Best | None:
-    """The best policies after an evaluation; None if none became better."""
-    means = result.returns.mean(axis=1)
-    better = means > best.returns
-    if not better.any():
-        return None
-    policies = np.where(better[:, None], done.policies, best.policies)
-    steps = [done.step if b else old for b, old in zip(better, best.steps, strict=True)]
-    return Best(np.where(better, means, best.returns), steps, policies)
+def summary(played: Played) -> dict[str, float]:
+    return {
+        "mean_reward": float(played.returns.mean()),
+        "std_reward": float(played.returns.std()),
+        "mean_ep_length": float(played.lengths.mean()),
+    }
+
+
+def better(best: Best, done: Running, means: np.ndarray) -> Best:
+    """The best policies after an evaluation with these mean returns; `best` itself if no seed improved."""
+    improved = means > best.returns
+    if not improved.any():
+        return best
+    policies = np.where(improved[:, None], done.policies, best.policies)
+    steps = [done.step if now else old for now, old in zip(improved, best.steps, strict=True)]
+    return Best(np.where(improved, means, best.returns), steps, policies)
+
+
+class Diagnostics:
+    """Compares the values that critics predict with the returns that followed."""
+
+    def __init__(self, values: Values, spec: EnvSpec):
+        self._value = jax.jit(jax.vmap(jax.vmap(values.value, in_axes=(None, 0, 0))))
+        self._spec = spec
+
+    def of(self, critics: Any, states: list[np.ndarray]) -> list[dict[str, float]]:
+        """Per seed: mean predicted values at evaluation states, the mean return that followed, and their difference."""
+        spec, columns = self._spec, self._spec.obs_dim + self._spec.action_dim + 1
+        chosen = [x[np.linspace(0, len(x) - 1, DIAGNOSED).astype(int)] if len(x) else None for x in states]
+        table = np.stack([np.zeros((DIAGNOSED, columns), np.float32) if x is None else x for x in chosen])
+        obs = table[..., : spec.obs_dim].reshape(*table.shape[:2], *spec.obs_shape)
+        values = jax.device_get(self._value(critics, obs, table[..., spec.obs_dim : -1]))
+        results: list[dict[str, float]] = []
+        for seed_index, x in enumerate(chosen):
+            means = {} if x is None else {name: float(value[seed_index].mean()) for name, value in values.items()}
+            if x is not None:
+                means["mc_return"] = float(x[:, -1].mean())
+                means["q_bias"] = means["q"] - means["mc_return"]
+            results.append(means)
+        return results

@@ -1,7 +1,7 @@
-"""What a run tells of itself: the numbers since the last line, and the lines that they become.
+"""The logger of a run: collects metrics and writes them as lines.
 
-Numbers of the updates stay on the device until a line is due. What is not yet told goes into every checkpoint, so that
-a resumed run tells the same.
+Metrics of the updates stay on the device until a line is due. Metrics that are not yet written are part of every
+checkpoint, so that a resumed run writes the same lines.
 """
 
 import time
@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lsac.collect.groups import Episode
+from lsac.collect.wire import Episode
 from lsac.runs.datafile import Record
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
 from lsac.runs.metrics import Line, MetricsLog
-from lsac.train.learner import Refreshed
-from lsac.types import Sample
+from lsac.train.refresh import Refreshed, Sample
+from lsac.types import Metrics
 
 EPISODE_WINDOW = 100
-"""Episodes that `rollout/ep_rew_mean` averages over."""
+"""Number of episodes over which `rollout/ep_rew_mean` is averaged."""
 
 
 class Progress(NamedTuple):
-    """What a watcher is told with every line."""
+    """The argument of callbacks and progress displays, passed with every line of metrics."""
 
     step: int
     steps: int
@@ -37,11 +37,11 @@ class Progress(NamedTuple):
 
 Watch = Callable[[Progress], None]
 Inspect = Callable[[Sample], dict[str, np.ndarray]]
-"""What the simulator says of generated transitions [S, N, width], one number per seed and name."""
+"""Compares generated transitions with the simulator: for each metric, one number per seed."""
 
 
-class Journal:
-    """The numbers of one run, all its seeds; without a folder only a watcher hears of them."""
+class Logger:
+    """The logger of one run with all its seeds; without a folder, it only calls `watch`."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class Journal:
         self._experiment, self._folder, self._watch, self._say = experiment, folder, watch, say
         self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
-        self._window: list[dict[str, jax.Array]] = []  # of every chunk since the last line
-        self._learned_to = 0  # the step at which its last chunk ends
-        self._rare: dict[str, np.ndarray] = {}  # of refreshes, inspections and saves since the last line
+        self._window: list[dict[str, jax.Array | np.ndarray]] = []  # metrics of every chunk since the last line
+        self._learned_to = 0  # the step at which the last chunk of the window ends
+        self._infrequent: dict[str, np.ndarray] = {}  # metrics of refreshes, inspections and saves since the last line
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
-        self.told_at = -1  # the step of the last line that was not of an evaluation
+        self.logged_at = -1  # the step of the last line, evaluations not counted
         self._log: MetricsLog | None = None
-        self._seconds_before = 0.0  # that the run took until it was resumed
+        self._seconds_before = 0.0  # duration of the run before it was resumed
 
     def open(self, step: int) -> None:
-        """Time counts from here on. A resumed run has its lines already, see `cut`."""
+        """Starts the clock and opens metrics.jsonl, unless `cut` has opened it for a resumed run."""
         if self._folder and self._log is None:
             self._log = MetricsLog(self._folder.path, self._experiment.seed_list, self._say)
         self._last_time, self._last_step = time.monotonic(), step
@@ -74,73 +74,73 @@ class Journal:
         if self._log:
             self._log.close()
 
-    # What is to be told
+    # Collecting
 
-    def learned(self, metrics: dict[str, jax.Array], until: int) -> None:
-        """The numbers of a chunk's updates, one per seed."""
-        self._window.append(metrics)
+    def learned(self, metrics: Metrics, until: int) -> None:
+        """Adds the metrics of a chunk's updates, one value per seed."""
+        self._window.append({**metrics})
         self._learned_to = until
 
     def played(self, episodes: list[list[Episode]]) -> None:
-        for kept, new in zip(self._episodes, episodes, strict=True):
-            kept.extend(new)
+        for recent, new in zip(self._episodes, episodes, strict=True):
+            recent.extend(new)
 
     def saved(self, seconds: float) -> None:
-        self._rare["time/checkpoint_seconds"] = np.full(self._experiment.seeds, seconds)
+        self._infrequent["time/checkpoint_seconds"] = np.full(self._experiment.seeds, seconds)
 
     def refreshed(self, step: int, new: Refreshed) -> None:
-        """The numbers of a refresh; a thread asks the simulator about what it generated."""
+        """Adds the metrics of a refresh; a thread compares the generated data with the simulator."""
         self._finish_inspection()
-        self._rare |= new.numbers
+        self._infrequent |= new.numbers
         if self._inspect is not None:
             self._inspection = step, self._inspectors.submit(self._inspect, new.sample)
 
     def _finish_inspection(self) -> None:
         if self._inspection:
             try:
-                self._rare |= self._inspection[1].result()
+                self._infrequent |= self._inspection[1].result()
             except Exception as error:  # a diagnostic must not end a healthy run
                 self._say(f"warning: generated transitions could not be inspected ({error!r})")
             self._inspection = None
 
-    def first_bad(self, row: int) -> tuple[list[str], int]:
-        """Which numbers of a seed are not finite in the first chunk where any is not, and the step at its end."""
+    def first_bad(self, seed_index: int) -> tuple[list[str], int]:
+        """The metrics of a seed that are not finite in the first such chunk, and the step at its end."""
         window = jax.device_get(self._window)
         for i, metrics in enumerate(window):
-            if names := [name for name, values in metrics.items() if not np.isfinite(values[row])]:
+            if names := [name for name, values in metrics.items() if not np.isfinite(values[seed_index])]:
                 return names, self._learned_to - (len(window) - 1 - i) * self._experiment.chunk
         return ["policy"], self._learned_to
 
-    # Lines
+    # Writing
 
     def write(self, step: int, updates: int) -> None:
-        """One line per seed, of all since the last; all of it is finite, or the run would have ended."""
+        """Writes one line per seed with all metrics since the last; they are finite, because the run ends otherwise."""
         e, now = self._experiment, time.monotonic()
         fps = (step - self._last_step) * e.seeds / max(now - self._last_time, 1e-9)
-        self._last_time, self._last_step, self.told_at = now, step, step
-        if self._inspection and self._inspection[0] < step:  # it had the time since the last line
+        self._last_time, self._last_step, self.logged_at = now, step, step
+        if self._inspection and self._inspection[0] < step:  # started before this step, so it had time to finish
             self._finish_inspection()
-        window, rare = jax.device_get(self._window), self._rare
-        self._window, self._rare = [], {}
+        window, rare = jax.device_get(self._window), self._infrequent
+        self._window, self._infrequent = [], {}
         lines = []
-        for row, seed in enumerate(e.seed_list):
+        for i, seed in enumerate(e.seed_list):
             line = {**self._head(step, seed), "time/fps": round(fps, 1)}
-            if self._episodes[row]:
-                line["rollout/ep_rew_mean"] = float(np.mean([ep.reward for ep in self._episodes[row]]))
-                line["rollout/ep_len_mean"] = float(np.mean([ep.length for ep in self._episodes[row]]))
+            if self._episodes[i]:
+                line["rollout/ep_rew_mean"] = float(np.mean([ep.reward for ep in self._episodes[i]]))
+                line["rollout/ep_len_mean"] = float(np.mean([ep.length for ep in self._episodes[i]]))
             if window:
-                line |= {f"train/{k}": float(np.mean([m[k][row] for m in window])) for k in sorted(window[0])}
+                line |= {f"train/{k}": float(np.mean([m[k][i] for m in window])) for k in sorted(window[0])}
                 line["train/n_updates"] = updates
-            told = {k if "/" in k else f"train/{k}": float(values[row]) for k, values in sorted(rare.items())}
-            line |= {k: value for k, value in told.items() if np.isfinite(value)}
+            infrequent = {k if "/" in k else f"train/{k}": float(values[i]) for k, values in sorted(rare.items())}
+            line |= {k: value for k, value in infrequent.items() if np.isfinite(value)}
             lines.append(line)
         self._emit(lines, step, fps)
 
     def write_evaluation(self, began: int, numbers: list[dict[str, float]], step: int) -> None:
-        """One line per seed of an evaluation, with the step at which it began; the run is at `step` by now."""
+        """Writes one line per seed for an evaluation that began at step `began`, while the run is at `step`."""
         lines = [
-            {**self._head(began, seed), **{f"eval/{name}": value for name, value in row.items()}}
-            for seed, row in zip(self._experiment.seed_list, numbers, strict=True)
+            {**self._head(began, seed), **{f"eval/{name}": value for name, value in found.items()}}
+            for seed, found in zip(self._experiment.seed_list, numbers, strict=True)
         ]
         self._emit(lines, step, 0.0)
 
@@ -152,37 +152,37 @@ class Journal:
             self._log.write(lines)
         self._watch(Progress(step, self._experiment.steps, fps, lines))
 
-    # Checkpoints hold no clock: a run that was stopped and resumed leaves the same files as one that was not.
+    # Checkpoints contain no times: a run that was stopped and resumed leaves the same files as one that was not.
 
     def record(self) -> Record:
-        """What is not told yet, and how many lines are, after all of them have reached the disk."""
+        """The metrics that are not yet written, and the number of lines that are safely on the disk."""
         assert self._log is not None
         self._finish_inspection()
         window = jax.device_get(self._window)
         return {
-            "logged_at": self.told_at,
+            "logged_at": self.logged_at,
             "metrics_lines": self._log.lines(),
             "window": {name: [metrics[name].tolist() for metrics in window] for name in (window or [{}])[0]},
-            "rare": {name: values.tolist() for name, values in self._rare.items() if not name.startswith("time/")},
+            "rare": {
+                name: values.tolist() for name, values in self._infrequent.items() if not name.startswith("time/")
+            },
             "episodes": [list(episodes) for episodes in self._episodes],
         }
 
-    def restore(self, record: Record, step: int, told_at: int) -> None:
-        """Takes over what had not been told at `step`."""
+    def restore(self, record: Record, step: int, logged_at: int) -> None:
+        """Restores the metrics that were not yet written at `step`."""
         window: dict[str, list[Any]] = record["window"]
-        self._window = [
-            {name: np.asarray(values[i], np.float32) for name, values in window.items()}  # type: ignore[misc]
-            for i in range(len(next(iter(window.values()), [])))
-        ]
+        chunks = range(len(next(iter(window.values()), [])))
+        self._window = [{name: np.asarray(x[i], np.float32) for name, x in window.items()} for i in chunks]
         self._learned_to = step
-        self._rare = {name: np.asarray(values) for name, values in record["rare"].items()}
+        self._infrequent = {name: np.asarray(values) for name, values in record["rare"].items()}
         self._episodes = [
             deque((Episode(*x) for x in episodes), maxlen=EPISODE_WINDOW) for episodes in record["episodes"]
         ]
-        self.told_at = told_at
+        self.logged_at = logged_at
 
     def cut(self, lines: int, step: int) -> None:
-        """Drops the lines that were written after a checkpoint at `step`: they will be written again."""
+        """Removes the lines that were written after a checkpoint at `step`: they will be written again."""
         if self._folder:
             self._log = MetricsLog(self._folder.path, self._experiment.seed_list, self._say, lines, step)
             self._seconds_before = self._log.seconds

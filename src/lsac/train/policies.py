@@ -1,4 +1,4 @@
-"""Runs the policies of a finished or stopped run."""
+"""Loads the policies of a finished or stopped run from its folder, and evaluates them."""
 
 from pathlib import Path
 from typing import Any
@@ -8,63 +8,76 @@ import numpy as np
 
 from lsac.collect import snapshot
 from lsac.errors import CheckpointError
+from lsac.options import printable
 from lsac.runs.checkpoint import Checkpoint
 from lsac.runs.datafile import unnamed
+from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import RunFolder
-from lsac.train.loop import Saved
-from lsac.train.run import cache_compilations, choose_workers, describe, make_agent, make_crew, source_of
-from lsac.types import Agent
+from lsac.train.resume import Saved
+from lsac.train.run import cache_compilations, choose_workers, environments_of, evaluation_pool
+from lsac.types import Agent, EnvSpec
 
 
 def agents_of(checkpoint: Checkpoint, agent: Agent, seeds: int) -> Any:
-    """The states [S, …] that a checkpoint keeps of the agents."""
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), seeds))  # a file may claim any number of them
+    """The compact states [S, …] of the agents in a checkpoint."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), seeds))  # a file may claim any number
+    state = jax.eval_shape(jax.vmap(agent.init), keys)
     like = Saved(
-        agent.compact(jax.eval_shape(jax.vmap(agent.init), keys)),
+        agent.refresh.compact(state) if agent.refresh else state,
         jax.eval_shape(jax.vmap(lambda key: snapshot.flatten(agent.policy(agent.init(key)))), keys),
     )
-    return unnamed(checkpoint.state, like, checkpoint.path).agent
+    return unnamed(checkpoint.state, like, checkpoint.path, checkpoint.record["format"]).agent
 
 
-def policies_of(folder: RunFolder, algorithm: str, experiment: object, which: str) -> tuple[np.ndarray, list[int]]:
-    """Snapshots [S, P] of a run's policies, and the step each was taken at."""
+def snapshots_of(checkpoint: Checkpoint, agent: Agent, seeds: int) -> np.ndarray:
+    """Snapshots [S, P] of the policies in a checkpoint. Only the arrays of the policies are read, by their names, so
+    that runs of earlier versions, whose states differ in other arrays, can still be evaluated."""
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(Saved(state, None))
+    names = jax.tree.unflatten(tree, [jax.tree_util.keystr(path) for path, _ in leaves])
+    shapes = jax.tree.leaves(agent.policy(state))
+    arrays = []
+    for name, like in zip(jax.tree.leaves(agent.policy(names.agent)), shapes, strict=True):
+        array, expected = checkpoint.state.get(name), (seeds, *like.shape)
+        if array is None:
+            raise CheckpointError(f"{checkpoint.path}: array {printable(name)} is missing")
+        if array.shape != expected or array.dtype != like.dtype:
+            found, right = f"{array.dtype}{list(array.shape)}", f"{like.dtype}{list(expected)}"
+            raise CheckpointError(f"{checkpoint.path}: array {printable(name)} is {found}, but {right} is expected")
+        arrays.append(array.reshape(seeds, -1))
+    return np.concatenate(arrays, axis=1)
+
+
+def policies_of(folder: RunFolder, experiment: Experiment, spec: EnvSpec, which: str) -> tuple[np.ndarray, list[int]]:
+    """Snapshots [S, P] of a run's last or best policies, and the step of each."""
     e = experiment
     if which == "best":
         best = folder.checkpoints.load_best()
         if best is None:
             raise CheckpointError(f"{folder.path}: has no best policy, because it was trained without evaluations")
         return best[0], best[1]["steps"]
-    checkpoint = folder.checkpoints.load(with_rows=False)
-    checkpoint.require(algorithm, e.env)  # type: ignore[attr-defined]
-    agent = make_agent(algorithm, e, describe(source_of(e.env)))  # type: ignore[arg-type, attr-defined]
-    state = agents_of(checkpoint, agent, e.seeds)  # type: ignore[attr-defined]
-    policies = jax.vmap(lambda s: snapshot.flatten(agent.policy(s)))(state)
-    return np.asarray(policies), [checkpoint.record["step"]] * e.seeds  # type: ignore[attr-defined]
+    checkpoint = folder.checkpoints.load_agents()
+    checkpoint.require(e.algorithm, e.env)
+    return snapshots_of(checkpoint, make_agent(e, spec), e.seeds), [checkpoint.record["step"]] * e.seeds
 
 
 def evaluate_run(path: Path, episodes: int, which: str, deterministic: bool) -> str:
-    """Plays the episodes and says how they went, one line per seed."""
+    """Runs evaluation episodes and returns a summary, one line per seed."""
     cache_compilations()
-    folder, algorithm, experiment = RunFolder.open(path)
-    policies, steps = policies_of(folder, algorithm, experiment, which)
-    source = source_of(experiment.env)
-    agent = make_agent(algorithm, experiment, describe(source))
-    workers = choose_workers(source, experiment, say=lambda text: None)
-    seeds = experiment.seed_list
-    crew = make_crew(source, algorithm, experiment, agent, episodes=episodes, seeds=seeds, workers=workers)
-    try:
-        if crew.policies.shape != policies.shape:
-            raise CheckpointError(f"{path}: its policies are {list(policies.shape)}, not {list(crew.policies.shape)}")
-        crew.policies[:] = policies
-        crew.order(do="evaluate", step=max(steps), deterministic=deterministic)
-        returns, lengths, _ = crew.evaluated()
-    finally:
-        crew.close()
+    folder, e = RunFolder.open(path)
+    environments = environments_of(e)
+    policies, steps = policies_of(folder, e, environments.spec, which)
+    workers = choose_workers(environments.training, e, say=lambda text: None)
+    with evaluation_pool(e, environments.spec, environments.training, episodes, workers) as pool:
+        if pool.policy_shape != policies.shape:
+            raise CheckpointError(f"{path}: its policies are {list(policies.shape)}, not {list(pool.policy_shape)}")
+        pool.evaluate(policies, max(steps), deterministic)
+        played = pool.evaluated()
     lines = [
-        f"seed {seed}: return {returns[i].mean():.1f} ± {returns[i].std():.1f} over {episodes} episodes "
-        f"(mean length {lengths[i].mean():.0f}, policy of step {steps[i]:,})"
-        for i, seed in enumerate(experiment.seed_list)
+        f"seed {seed}: return {x.returns.mean():.1f} ± {x.returns.std():.1f} over {episodes} episodes "
+        f"(mean length {x.lengths.mean():.0f}, policy of step {step:,})"
+        for seed, x, step in zip(e.seed_list, played, steps, strict=True)
     ]
-    means = returns.mean(axis=1)
-    lines.append(f"{algorithm} on {experiment.env}: mean over {len(means)} seeds {means.mean():.1f}")
+    mean = np.mean([x.returns.mean() for x in played])
+    lines.append(f"{e.algorithm} on {e.env}: mean over {len(played)} seeds {mean:.1f}")
     return "\n".join(lines)

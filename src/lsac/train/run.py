@@ -1,44 +1,170 @@
-"""Puts a run together: environments, agent, learner, folder."""
+"""Builds, trains, saves and closes a run; the only place where its parts are put together."""
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import jax
 import numpy as np
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from lsac.collect import snapshot
-from lsac.collect.pool import Crew, Source, evaluation_lanes, training_lanes
+from lsac.collect.pool import Pool, Source, evaluation_groups, training_groups
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
 from lsac.errors import InputError
+from lsac.options import OwnBuffer, flag, marked
 from lsac.replay import ring as rb
-from lsac.runs.experiment import Experiment, find_algorithm
-from lsac.runs.folder import RunFolder
-from lsac.train import memory
-from lsac.train.learner import Learner
-from lsac.train.logger import Inspect, Watch
+from lsac.runs.experiment import Experiment, make_agent
+from lsac.runs.folder import Resumed, RunFolder
+from lsac.train import device_memory, fidelity
+from lsac.train.evaluation import Evaluations
+from lsac.train.learner import Learner, Sizes
+from lsac.train.logger import Inspect, Logger, Watch
 from lsac.train.loop import Loop
-from lsac.train.stopping import Stop, heeding
+from lsac.train.resume import Parts, Saver
+from lsac.train.stopping import Stop, interruptible
 from lsac.types import Agent, EnvSpec
 
 Say = Callable[[str], None]
+RESUMES = {
+    "exact": "exact: the simulators continue where they were",
+    "episode": "not exact: the simulators cannot be captured and start new episodes",
+    "start": "exact: it had not been saved yet and starts again",
+}
 
 
-def cache_compilations() -> None:
-    """Keeps compiled programs on disk, so that only the first run of a kind waits for the compiler."""
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(rates.cache_folder() / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-        reset_cache()  # JAX decides at its first compilation, which may be over, whether it has a cache
+class Environments(NamedTuple):
+    """Where the simulators of a run come from."""
+
+    spec: EnvSpec
+    training: Source
+    evaluation: Source | None
+    """None if no further simulators can be created; the run then has no evaluations"""
+
+
+class Observer(NamedTuple):
+    """Functions that are called while a run proceeds."""
+
+    watch: Watch = lambda progress: None
+    """called with every line of metrics"""
+    say: Say = lambda text: None
+    """called with messages for the user"""
+
+
+class Start(NamedTuple):
+    """The states of a model from which a run starts."""
+
+    state: Any
+    generated_at: int
+
+
+class Result(NamedTuple):
+    finished: bool
+    """False if a stop was requested; the run can be resumed"""
+    step: int
+    learner: Learner
+
+
+def run(
+    experiment: Experiment,
+    environments: Environments | None = None,
+    *,
+    folder: RunFolder | None = None,
+    resume: bool = False,
+    start: Start | None = None,
+    observer: Observer | None = None,
+    stop: Stop | None = None,
+) -> Result:
+    """Trains an experiment to its end, or until a stop is requested.
+
+    `environments` default to those of the experiment's id. With a `folder`, the run is saved, and the folder is
+    released at the end. With `resume`, the run continues from the folder's newest checkpoint, or from step 0 if there
+    is none.
+    """
+    observer, stop = observer or Observer(), stop or Stop()
+    try:
+        with assembled(experiment, environments, folder, observer, stop) as loop:
+            if start is not None:
+                loop.learner.start_from(*start)
+            if resume:
+                assert folder is not None
+                saved = folder.checkpoints.newest() is not None
+                kind = interruptible(stop, loop.resume) if saved else "start"
+                folder.write_config(experiment, Resumed(loop.step, kind))
+                observer.say(f"continuing at step {loop.step:,}; {RESUMES[kind]}")
+            finished = loop.run(save_first=start is not None)
+            return Result(finished, loop.step, loop.learner)
+    finally:
+        if folder is not None:
+            folder.release()
+
+
+@contextmanager
+def assembled(
+    experiment: Experiment,
+    environments: Environments | None,
+    folder: RunFolder | None,
+    observer: Observer,
+    stop: Stop,
+) -> Iterator[Loop]:
+    """The loop of a run; on exit, all its parts are closed."""
+    e, found = experiment, environments or environments_of(experiment)
+    cache_compilations()
+    agent = make_agent(e, found.spec)
+    observer.say(f"{require_memory(e, found.spec)}, on {jax.devices()[0]}")
+    workers = choose_workers(found.training, e, observer.say)
+    with ExitStack() as stack:
+        pool = Pool(e, found.spec, found.training, training_groups(e.seed_list, e.num_envs), workers)
+        stack.callback(pool.close)
+        evaluation = None
+        if e.eval_every and found.evaluation is not None:
+            share = e.workers or max(1, workers // 3)  # evaluations run beside training and may take longer
+            evaluation = stack.enter_context(evaluation_pool(e, found.spec, found.evaluation, e.eval_episodes, share))
+        observer.say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
+        started = time.monotonic()
+        learner = interruptible(stop, partial(compiled_learner, agent, found.spec, e))
+        observer.say(f"compiled in {time.monotonic() - started:.1f} s")
+        inspect = inspector(found.training) if agent.refresh else None
+        logger = Logger(e, folder, observer.watch, observer.say, inspect)
+        stack.callback(logger.close)
+        evaluations = Evaluations(evaluation, learner, agent.values, found.spec)
+        parts = Parts(e, learner, pool, evaluations, logger)
+        yield Loop(parts, Saver(parts, folder, observer.say), stop)
+
+
+@contextmanager
+def evaluation_pool(
+    experiment: Experiment, spec: EnvSpec, source: Source, episodes: int, workers: int
+) -> Iterator[Pool]:
+    """A pool for evaluations of `episodes` episodes per seed."""
+    pool = Pool(experiment, spec, source, evaluation_groups(experiment.seed_list, episodes), workers)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def new_folder(path: Path, experiment: Experiment, environments: Environments, **notes: bool) -> RunFolder:
+    """Creates the folder of a new run, after checking that the run fits into memory."""
+    require_memory(experiment, environments.spec)
+    return RunFolder.create(path, experiment, **notes)
+
+
+# Environments
+
+
+def environments_of(experiment: Experiment) -> Environments:
+    source = source_of(experiment.env)
+    return Environments(describe(source, experiment.gamma), source, source)
 
 
 def source_of(env: str | gym.Env) -> Source:
-    """Environments named by an id can be made anywhere. An object is used itself, then copies made from its spec."""
+    """An id can be created in any process. An object is used first itself, then as copies made from its spec."""
     if isinstance(env, str):
         spec = adapter.find(env)
         return Source(spec, lambda: adapter.build(spec))
@@ -47,7 +173,7 @@ def source_of(env: str | gym.Env) -> Source:
 
 
 def evaluation_source_of(env: str | gym.Env) -> Source:
-    """Like `source_of`, but an object, which is being trained on, is not touched."""
+    """Like `source_of`, but with copies of an object only: training uses the object itself."""
     return source_of(env) if isinstance(env, str) else Source(None, lambda: _copy(env))
 
 
@@ -57,21 +183,16 @@ def _copy(env: gym.Env) -> gym.Env:
     return adapter.build(env.spec)
 
 
-def annealed(experiment: Experiment, before: int = 0) -> Experiment:
-    """With the updates over which step sizes fall, where that is the whole run; `before` are steps of earlier runs."""
-    e = experiment
-    if not e.on_policy or e.agent.anneal_updates is not None:
-        return e
-    updates = math.ceil((before + e.steps) / e.chunk)
-    return dataclasses.replace(e, agent=dataclasses.replace(e.agent, anneal_updates=updates))
-
-
-def make_agent(algorithm: str, experiment: Experiment, spec: EnvSpec) -> Agent:
-    return find_algorithm(algorithm).make(annealed(experiment).agent, spec)
+def describe(source: Source, gamma: float) -> EnvSpec:
+    env = source.make()
+    try:
+        return adapter.describe(env, gamma)
+    finally:
+        env.close()
 
 
 def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
-    """How many processes simulate fastest, by measurement: no result depends on it. Measured once, then remembered."""
+    """The number of processes that simulate fastest, measured once and then cached. No result depends on it."""
     e = experiment
     if e.workers:
         return e.workers
@@ -82,114 +203,41 @@ def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
     return found.workers if found else rates.cores()
 
 
-def make_crew(
-    source: Source,
-    algorithm: str,
-    experiment: Experiment,
-    agent: Agent,
-    *,
-    episodes: int = 0,
-    seeds: list[int],
-    workers: int,
-) -> Crew:
-    """Simulators for training, or for evaluations of that many episodes."""
-    e = experiment
-    length, _ = snapshot.unflatten(agent)
-    return Crew(
-        source,
-        evaluation_lanes(seeds, episodes) if episodes else training_lanes(seeds, e.num_envs),
-        algorithm=algorithm,
-        agent=dataclasses.asdict(e.agent),
-        gamma=e.gamma,
-        time_limits_terminate=e.time_limits_terminate,
-        policy_shape=(len(seeds), length),
-        workers=workers,
-        timeout=e.env_timeout,
-    )
-
-
-def describe(source: Source) -> EnvSpec:
-    env = source.make()
-    try:
-        return adapter.describe(env)
-    finally:
-        env.close()
-
-
-def require_memory(algorithm: str, experiment: Experiment, spec: EnvSpec) -> str:
-    """A sentence on the memory that replay and agent take for the whole run; refuses a run that does not fit."""
-    e = experiment
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(make_agent(algorithm, e, spec).init, key)
-    agent = e.seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    replay = rb.nbytes(spec, e.capacity, e.seeds)
-    what = f"replay of {e.seeds} × {e.capacity:,} transitions ({memory.size(replay)}) and agents ({memory.size(agent)})"
-    own = [name for name in ("synthetic_capacity", "pair_capacity") if hasattr(e.agent, name)]
-    option = "--replay-capacity" if replay >= agent or not own else f"--{own[0].replace('_', '-')}"
-    return memory.require(replay + agent, what, jax.devices()[0], f"lower {option} or --seeds")
-
-
 def inspector(source: Source) -> Inspect | None:
-    """Asks the simulator about generated transitions, where it can be put into the state of an observation."""
-    from lsac.analysis import fidelity  # brings MuJoCo, which not every run needs
-
+    """A function that compares generated transitions with the simulator; None if an observation does not determine its
+    state."""
     if source.spec is None or not fidelity.knows(source.spec.id):
         return None
     env = source.make()
     return lambda sample: fidelity.inspect(env, np.asarray(sample.real), np.asarray(sample.generated))
 
 
-def _compiled(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
+# The device
+
+
+def cache_compilations() -> None:
+    """Caches compiled programs on disk, so that only the first run of its kind waits for the compiler."""
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        jax.config.update("jax_compilation_cache_dir", str(rates.cache_folder() / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        reset_cache()  # JAX chooses its cache at the first compilation, which may have happened already
+
+
+def compiled_learner(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
     e = experiment
-    learner = Learner(agent, spec, e.seed_list, e.capacity, e.chunk, e.updates_per_chunk, e.num_envs)
-    learner.compile(refresh=0 < agent.refresh_every <= math.ceil(e.steps / e.chunk) * e.chunk)
+    learner = Learner(agent, spec, e.seed_list, Sizes(e.capacity, e.chunk, e.updates_per_chunk, e.num_envs))
+    learner.compile(refresh=0 < learner.refresher.every <= math.ceil(e.steps / e.chunk) * e.chunk)
     return learner
 
 
-class Training:
-    """A run with everything that must be closed after it."""
-
-    def __init__(
-        self,
-        algorithm: str,
-        experiment: Experiment,
-        source: Source,
-        spec: EnvSpec,
-        folder: RunFolder | None,
-        watch: Watch = lambda progress: None,
-        say: Say = lambda text: None,
-        evaluation_source: Source | None = None,
-        stop: Stop | None = None,
-    ):
-        e = experiment
-        cache_compilations()
-        agent = make_agent(algorithm, e, spec)
-        say(f"{require_memory(algorithm, e, spec)}, on {jax.devices()[0]}")
-        workers = choose_workers(source, e, say)
-        with ExitStack() as stack:
-            self.crew = make_crew(source, algorithm, e, agent, seeds=e.seed_list, workers=workers)
-            stack.callback(self.crew.close)
-            self.evaluators = None
-            if e.eval_every and evaluation_source is not None:
-                self.evaluators = make_crew(
-                    evaluation_source,
-                    algorithm,
-                    e,
-                    agent,
-                    episodes=e.eval_episodes,
-                    seeds=e.seed_list,
-                    workers=e.workers or max(1, workers // 3),  # they run beside training and may take longer
-                )
-                stack.callback(self.evaluators.close)
-            say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
-            started = time.monotonic()
-            learner = heeding(stop or Stop(), lambda: _compiled(agent, spec, e))
-            seconds = time.monotonic() - started
-            say(f"compiled in {seconds:.1f} s")
-            inspect = inspector(source) if agent.refresh else None
-            self.loop = Loop(algorithm, e, learner, self.crew, self.evaluators, folder, watch, say, inspect)
-            stack.callback(self.loop.close)
-            self._open = stack.pop_all()
-
-    def close(self) -> None:
-        self._open.close()
+def require_memory(experiment: Experiment, spec: EnvSpec) -> str:
+    """Rejects a run whose replay and agents do not fit into memory; otherwise returns a sentence on what they take."""
+    e = experiment
+    state = jax.eval_shape(make_agent(e, spec).init, jax.eval_shape(lambda: jax.random.key(0)))
+    agent = e.seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    replay = rb.nbytes(rb.layout_of(spec), e.capacity) * e.seeds
+    sizes = device_memory.size(replay), device_memory.size(agent)
+    what = f"replay of {e.seeds} × {e.capacity:,} transitions ({sizes[0]}) and agents ({sizes[1]})"
+    own = marked(type(e.agent), OwnBuffer)
+    option = flag("replay_capacity" if replay >= agent or not own else own[0])
+    return device_memory.require(replay + agent, what, jax.devices()[0], f"lower {option} or --seeds")

@@ -1,4 +1,4 @@
-"""A request to stop, and how long work is left alone for it."""
+"""Requests to stop a run, and long work that such a request interrupts."""
 
 import threading
 from collections.abc import Callable
@@ -9,31 +9,31 @@ from lsac.errors import Stopped
 
 T = TypeVar("T")
 LONG_WORK = "long work"
-"""Name of the threads in which it is done."""
+"""Name of the threads that run it."""
 
 
 class Stop:
-    """Signals and callbacks request it; a run heeds it between two chunks, and wherever it waits for long."""
+    """A stop flag: signals and callbacks set it; a run checks it between two chunks and during long waits."""
 
     def __init__(self, final: bool = False) -> None:
         self.requested = False
         self.final = final
-        """whether the process ends with the run, so that work may be abandoned and left to a resume"""
+        """whether the process exits after the run, so that long work can be abandoned and repeated by a resume"""
 
     def request(self, *_: Any) -> None:
         self.requested = True
 
-    def heed(self) -> None:
+    def check(self) -> None:
         if self.requested:
             raise Stopped("stopped")
 
 
-def heeding(stop: Stop, work: Callable[[], T]) -> T:
-    """Does something long. If the stop is final, then in another thread, which is abandoned when it is requested:
-    signals reach the main one, and only between two of its own steps."""
+def interruptible(stop: Stop, work: Callable[[], T]) -> T:
+    """Runs `work`. If the process exits after a stop, runs it in a daemon thread that a stop abandons: Python delivers
+    signals only to the main thread, between bytecodes."""
     if not stop.final:
         return work()
-    stop.heed()
+    stop.check()
     outcome: Future[T] = Future()
 
     def do() -> None:
@@ -44,11 +44,11 @@ def heeding(stop: Stop, work: Callable[[], T]) -> T:
 
     threading.Thread(target=do, daemon=True, name=LONG_WORK).start()
     while not outcome.done():
-        stop.heed()
+        stop.check()
         wait([outcome], timeout=0.1)
     return outcome.result()
 
 
-def at_work() -> bool:
-    """Whether something that was left alone goes on: neither the compiler nor a device can be told to stop."""
+def abandoned_work() -> bool:
+    """Whether abandoned work still runs: neither the compiler nor a device can be interrupted."""
     return any(thread.name == LONG_WORK for thread in threading.enumerate())

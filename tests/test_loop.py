@@ -1,7 +1,7 @@
 """Which policy acts when, and how often the loop learns: seen through an agent whose policy counts its updates."""
 
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import gymnasium as gym
@@ -12,12 +12,11 @@ import pytest
 from lsac.agents import AGENTS
 from lsac.collect.pool import Source
 from lsac.envs.gymnasium import describe
-from lsac.replay.ring import Layout
+from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
-from lsac.train import run as training_module
-from lsac.train.run import Training
-from lsac.train.stopping import Stop
-from lsac.types import Agent
+from lsac.train import run as running
+from lsac.train.run import Environments, Observer, run
+from lsac.types import Agent, Refresh, memoryless
 
 CHUNK, CHUNKS, UPDATES = 8, 7, 4
 
@@ -33,17 +32,29 @@ class OnPolicyConfig:
     on_policy: ClassVar[bool] = True
     scale: float = 0.001
     """action per update"""
-    anneal_updates: int | None = None
+    updates: int | None = None
     """updates of the run"""
+
+    def for_run(self, updates):
+        return replace(self, updates=updates)
 
 
 def make(config, spec):
     return Agent(
         init=lambda key: jnp.zeros(1),
         policy=lambda state: state,
-        act=lambda policy, obs, key, explore: policy * config.scale,
+        act=memoryless(lambda policy, obs, key, explore: policy * config.scale),
         update=lambda state, replay, key: (state + 1.0, {"updates": state[0]}),
     )
+
+
+def train(experiment):
+    """A run without a folder: what is left of it, and its lines of metrics."""
+    source, lines = Source(None, lambda: gym.make(experiment.env)), []
+    environments = Environments(describe(source.make(), experiment.gamma), source, None)
+    result = run(experiment, environments, observer=Observer(lambda progress: lines.extend(progress.lines)))
+    assert result.finished
+    return result, lines
 
 
 def updates_behind_each_chunk(monkeypatch, learning_starts):
@@ -60,14 +71,8 @@ def updates_behind_each_chunk(monkeypatch, learning_starts):
         learning_starts=learning_starts,
         eval_every=0,
     )
-    source = Source(None, lambda: gym.make(experiment.env))
-    training = Training("counting", experiment, source, describe(source.make()), folder=None)
-    try:
-        assert training.loop.run(Stop())
-    finally:
-        training.close()
-    learner = training.loop.learner
-    actions = learner.replay.layout.unpack(np.asarray(learner.replay.rows)).action
+    learner = train(experiment)[0].learner
+    actions = learner.replay.layout.transitions(rb.stored_of_seeds(learner.replay)).action
     return np.round(actions.reshape(2, CHUNKS, CHUNK) / Config.scale, 3), learner
 
 
@@ -83,11 +88,11 @@ def test_an_on_policy_chunk_is_collected_with_the_policy_of_the_chunk_before_and
     made = []
 
     def make_on_policy(config, spec):
-        made.append(config.anneal_updates)
+        made.append(config.updates)
 
         def update(state, replay, key):
-            actions = replay.layout.unpack(replay.rows).action / config.scale
-            told = {"least": jnp.min(actions), "most": jnp.max(actions), "rows": jnp.float32(replay.rows.shape[0])}
+            actions = rb.everything(replay)[0].action / config.scale
+            told = {"least": jnp.min(actions), "most": jnp.max(actions), "rows": jnp.float32(actions.shape[0])}
             return state + 1.0, told | {"stride": jnp.float32(replay.stride)}
 
         return make(config, spec)._replace(update=update)
@@ -98,13 +103,7 @@ def test_an_on_policy_chunk_is_collected_with_the_policy_of_the_chunk_before_and
         **{"steps": CHUNK * CHUNKS, "seeds": 2, "num_envs": 2, "chunk": CHUNK, "log_every": CHUNK},
         **{"learning_starts": 0, "eval_every": 0},
     )
-    source, lines = Source(None, lambda: gym.make(experiment.env)), []
-    watch = lambda progress: lines.extend(progress.lines)  # noqa: E731
-    training = Training("reading", experiment, source, describe(source.make()), None, watch)
-    try:
-        assert training.loop.run(Stop())
-    finally:
-        training.close()
+    result, lines = train(experiment)
     for seed in (0, 1):
         seen = [
             {k: round(x[f"train/{k}"], 3) for k in ("least", "most", "rows", "stride")}
@@ -113,7 +112,7 @@ def test_an_on_policy_chunk_is_collected_with_the_policy_of_the_chunk_before_and
         ]
         assert seen == [{"least": i, "most": i, "rows": CHUNK, "stride": 2} for i in range(CHUNKS)]
     assert CHUNKS in made, "the agent that learns is told how many updates the run has"
-    assert training.loop.learner.updates == CHUNKS
+    assert result.learner.updates == CHUNKS
 
 
 @pytest.mark.parametrize("learning_starts", [2 * CHUNK, 2 * CHUNK - 1])
@@ -131,29 +130,25 @@ def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh
     """The agent shows its number of updates as what it generated; refreshes at 24 and 48."""
 
     def make_generating(config, spec):
-        def refresh(state, replay, key):
-            return state, {"fitted": state[0]}, jnp.zeros((3, replay.layout.width))
+        layout = rb.layout_of(spec)
+
+        def fit(state, replay, key):
+            return state, {"fitted": state[0]}, layout.unpack(jnp.zeros((3, layout.width)))
 
         def generate(state, key):
-            return state, jnp.zeros((3, Layout(*spec).width)) + state[0]
+            return state, layout.unpack(jnp.zeros((3, layout.width)) + state[0])
 
-        return make(config, spec)._replace(refresh=refresh, generate=generate, refresh_every=24)
+        return make(config, spec)._replace(refresh=Refresh(24, fit, generate, compact=lambda state: state))
 
     monkeypatch.setitem(AGENTS, "generating", types.SimpleNamespace(Config=Config, make=make_generating))
     inspect = lambda sample: {"dynamics_error": sample.generated[:, 0, 0]}  # noqa: E731
-    monkeypatch.setattr(training_module, "inspector", lambda source: inspect)
+    monkeypatch.setattr(running, "inspector", lambda source: inspect)
     experiment = Experiment(
         *(Config(), "lsac/TimeLimited-v0"),
         **{"steps": CHUNK * CHUNKS, "seeds": 2, "chunk": CHUNK, "log_every": log_every, "learning_starts": 0},
         eval_every=0,
     )
-    source, lines = Source(None, lambda: gym.make(experiment.env)), []
-    watch = lambda progress: lines.extend(progress.lines)  # noqa: E731
-    training = Training("generating", experiment, source, describe(source.make()), None, watch)
-    try:
-        training.loop.run(Stop())
-    finally:
-        training.close()
+    _, lines = train(experiment)
     told = {
         name: [(x["step"], x[f"train/{name}"]) for x in lines if f"train/{name}" in x and x["seed"] == 0]
         for name in ("fitted", "dynamics_error")

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before it is taken."""
+"""Checks for sufficient memory before a run allocates it."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from lsac.errors import MemoryRefused
 
 
 def available(device: jax.Device) -> int | None:
-    """Free bytes of a device; of the machine for the CPU; None where nobody can tell."""
+    """Free bytes of a device, or of the machine for the CPU; None if unknown."""
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
@@ -25,14 +25,14 @@ def available(device: jax.Device) -> int | None:
         return None
 
 
-CONTROL_GROUPS = (  # limit, use, and the cached files within the use, which give way
+CONTROL_GROUPS = (  # files with limit and usage; cached files count as used but can be evicted
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
 
 
 def container_allows(group: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What a container's limit leaves, which the machine's own figure does not know of; None without a limit."""
+    """Free bytes within a container's memory limit, which /proc/meminfo does not reflect; None without a limit."""
     for limit, used, table, cached in CONTROL_GROUPS:
         try:
             left = int((group / limit).read_text()) - int((group / used).read_text())
@@ -44,7 +44,7 @@ def container_allows(group: Path = Path("/sys/fs/cgroup")) -> int | None:
 
 
 def require(needed: int, what: str, device: jax.Device, advice: str) -> str:
-    """A sentence on what will be taken; refuses what would leave less than a fifth of the memory free."""
+    """Rejects a request for more than 80 % of the free memory; otherwise returns a sentence on the memory it takes."""
     free = available(device)
     if free is not None and needed > 0.8 * free:
         raise MemoryRefused(f"{what} need {size(needed)}, but only {size(free)} are free on {device}: {advice}")

@@ -1,6 +1,6 @@
-"""How close generated transitions come to real ones: marginals, correlations, and what the simulator says.
+"""Compares generated transitions with real ones: marginals, correlations, and their agreement with the simulator.
 
-Rows are those of the replay. Dimensions that do not vary in the real data are left out of the comparisons.
+Rows are transitions packed as in the replay. Dimensions that are constant in the real data are not compared.
 """
 
 from typing import Any, NamedTuple, cast
@@ -11,23 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lsac.errors import InputError
+from lsac.replay import ring
 from lsac.replay.ring import Layout
+from lsac.types import EnvSpec
 
 Rows = NDArray[np.floating]
 
 HIDDEN_POSITIONS = {"HalfCheetah": 1, "Hopper": 1, "Walker2d": 1, "Ant": 2, "Swimmer": 2, "Humanoid": 2}
-"""How many leading coordinates of qpos an observation, qpos | qvel | …, leaves out."""
+"""Number of leading coordinates of qpos that an observation, qpos | qvel | …, omits."""
 CLIPPED_VELOCITIES = {"Hopper": 10.0, "Walker2d": 10.0}
-"""Where an observation does not show larger velocities than this."""
+"""Bound to which an observation clips velocities."""
 
 
 def knows(env_id: str) -> bool:
-    """Whether the simulator of this environment can be put into the state that an observation shows."""
+    """Whether the simulator of this environment can be set to the state of an observation."""
     return env_id.split("-")[0] in HIDDEN_POSITIONS
 
 
 def marginals(real: Rows, generated: Rows) -> dict[str, float]:
-    """Largest and mean distance over dimensions: of means and stds, in real stds, and Kolmogorov–Smirnov."""
+    """Maximum and mean over dimensions of the differences of means and stds, in real stds, and of the KS distances."""
     real, generated, std = _varying(real, generated)
     pairs = zip(real.T, generated.T, strict=True)
     gaps = {
@@ -62,14 +64,14 @@ def _varying(real: Rows, generated: Rows) -> tuple[Rows, Rows, Rows]:
 
 
 def layout_of(env: gymnasium.Env) -> Layout:
-    spaces = cast(Any, (env.observation_space, env.action_space))
-    return Layout(*(space.shape[0] for space in spaces))
+    obs, action = cast(Any, (env.observation_space, env.action_space))
+    return ring.layout_of(EnvSpec(obs_shape=obs.shape, action_dim=action.shape[0], gamma=1.0))
 
 
 class Unit(NamedTuple):
-    """What errors are measured in: the std of s' − s in each dimension, and that of r.
+    """The units of errors: the std of s' − s in each dimension, and the std of r.
 
-    Infinite for a dimension that does not change by more than rounding: it has no error and does not count."""
+    The unit is infinite for a dimension that changes only by rounding, which is thereby excluded."""
 
     change: NDArray[np.float64]
     reward: float
@@ -83,11 +85,11 @@ def unit(layout: Layout, rows: Rows) -> Unit:
 
 
 def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) -> dict[str, float]:
-    """Sets the simulator to s, applies a, and compares what follows with s' and r.
+    """Sets the simulator to s, applies a, and compares the outcome with s' and r.
 
-    Errors are in units of `scale` (by default that of `rows`): the root of the mean square over rows and
-    dimensions, and of its median over rows, which a few impossible states cannot move. An error of 1 is about
-    that of "nothing changes". Rows whose velocities the observation cut off are skipped.
+    Errors are in units of `scale` (by default that of `rows`): the root mean square over rows and dimensions, and the
+    root of the median over rows of the mean square, which is robust to a few impossible states. An error of 1 is about
+    as large as that of the prediction "nothing changes". Rows with clipped velocities are skipped.
     """
     task = env.spec.id if env.spec else type(env.unwrapped).__name__
     if not knows(task):
@@ -109,7 +111,7 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
 
     outcomes = []
     for obs, control in zip(parts["obs"], action, strict=True):
-        mujoco.mj_resetData(model, data)  # or the contact solver would remember the row before
+        mujoco.mj_resetData(model, data)  # otherwise the contact solver would start from the previous row
         simulator.set_state(np.concatenate([hidden, obs[:split]]), obs[split : split + model.nv])
         outcomes.append(simulator.step(control)[:2])
 
@@ -125,8 +127,8 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
 
 
 def inspect(env: gymnasium.Env, real: Rows, generated: Rows) -> dict[str, NDArray[np.float64]]:
-    """For every seed of [S, N, width] rows: the median dynamics error of what was generated, and the same for real
-    rows whose outcomes are handed round, both in units of the real rows' changes."""
+    """For every seed of [S, N, width] rows: the median dynamics and reward error of generated rows, and the dynamics
+    error of real rows with permuted outcomes, all in units of the changes in the real rows."""
     layout, results = layout_of(env), []
     for happened, made in zip(real, generated, strict=True):
         scale = unit(layout, happened)
@@ -138,7 +140,7 @@ def inspect(env: gymnasium.Env, real: Rows, generated: Rows) -> dict[str, NDArra
 
 
 def shuffled(layout: Layout, rows: Rows, seed: int = 0) -> Rows:
-    """The same rows with (r, s') handed round: right marginals, no dynamics."""
+    """The same rows with (r, s') permuted: the marginals are right, the dynamics are not."""
     where, rows = layout.fields(), np.array(rows)
     order = np.random.default_rng(seed).permutation(len(rows))
     for field in ("reward", "next_obs"):
