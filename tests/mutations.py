@@ -29,6 +29,8 @@ from lsac.runs.folder import RunFolder
 
 STEP = "step-0000000016.safetensors"
 SEEDS, WIDTH = 2, 3
+GOOD = ("refused", "identical", "as written")
+"""What may become of a spoiled file; every other outcome is a mistake of the reader."""
 
 
 def signed(arrays: datafile.Arrays, text: str) -> bytes:
@@ -40,9 +42,14 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
+def transitions(count: int, first: int = 0) -> datafile.Arrays:
+    """Stored transitions [S, count, …], others for every `first`."""
+    return {"vectors": numbers(SEEDS, count, WIDTH) + np.float32(first), "first": numbers(SEEDS, count) > first / 16}
+
+
 def make_config() -> dict[str, Any]:
     experiment = Experiment(small.config("sac"), "Pendulum-v1", seeds=SEEDS)
-    return json.loads(json.dumps(to_json("sac", experiment)))
+    return json.loads(json.dumps(to_json(experiment)))
 
 
 def make_run(folder: Path) -> Path:
@@ -53,9 +60,10 @@ def make_run(folder: Path) -> Path:
     segments = []
     for first in (0, 8):
         file = f"rows-{first:010d}-{first + 8:010d}.safetensors"
-        digest = datafile.write(root / "replay" / file, {"rows": numbers(SEEDS, 8, WIDTH)}, {"first": first})
+        digest = datafile.write(root / "replay" / file, transitions(8, first), {"first": first})
         segments.append({"file": file, "stop": first + 8, "sha256": digest})
-    state = {"weight": numbers(SEEDS, 5), "count": np.arange(SEEDS, dtype=np.int32), "rows": numbers(SEEDS, 0, WIDTH)}
+    state = {"weight": numbers(SEEDS, 5), "count": np.arange(SEEDS, dtype=np.int32)}
+    state |= {f"rows.{name}": array for name, array in transitions(0).items()}
     record = {"algorithm": "sac", "env": "Pendulum-v1", "best": [-np.inf, None], "step": 16, "replay": segments}
     datafile.write(root / STEP, state, record)
     Checkpoints(root).save_best(numbers(SEEDS, 5), {"steps": [8, 16], "returns": [1.5, -np.inf]})
@@ -63,10 +71,10 @@ def make_run(folder: Path) -> Path:
 
 
 def load_run(folder: Path) -> tuple[Any, ...]:
-    opened, algorithm, experiment = RunFolder.open(folder)
+    opened, experiment = RunFolder.open(folder)
     loaded, best = opened.checkpoints.load(), opened.checkpoints.load_best()
     assert best is not None
-    return algorithm, experiment, loaded.record, loaded.state, loaded.rows, *best
+    return experiment.algorithm, experiment, loaded.record, loaded.state, loaded.stored, *best
 
 
 def same(a: Any, b: Any) -> bool:
@@ -155,7 +163,7 @@ def outcome(load: Callable[[], tuple[Any, ...]], good: tuple[Any, ...], said: Ca
 
 
 def count_outcomes(n: int, seed: int) -> dict[str, int]:
-    """What became of n spoiled files; good are refused, identical and as written."""
+    """What became of n spoiled files, by outcome; those in `GOOD` are right."""
     rng, found = random.Random(seed), Counter[str]()
     with tempfile.TemporaryDirectory() as place:
         folder = make_run(Path(place) / "run")
@@ -178,9 +186,11 @@ def count_outcomes(n: int, seed: int) -> dict[str, int]:
 
                 def said(loaded: Any, table: Any = table) -> bool:
                     firsts = [int(segment["file"][5:15]) for segment in table["replay"]]
-                    parts = [good[4][:, first : first + 8] for first in firsts]
-                    rows = np.concatenate(parts, axis=1) if parts else loaded[4][:, :0]
-                    return same(loaded[2:], (table, good[3], rows, *good[5:]))
+                    stored = {
+                        name: np.concatenate([array[:, :0], *(array[:, i : i + 8] for i in firsts)], axis=1)
+                        for name, array in good[4].items()
+                    }
+                    return same(loaded[2:], (table, good[3], stored, *good[5:]))
             else:
                 path, table = config, spoil(rng, make_config())
                 path.write_text(json.dumps(table))

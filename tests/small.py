@@ -1,9 +1,13 @@
-"""Agents small enough for a test."""
+"""Agents and runs small enough for a test: one table of sizes, as a `Config` and as options of the command line.
+
+An algorithm takes those options that it has, so a new one in `AGENTS` needs no line here.
+"""
 
 import dataclasses
 from typing import Any
 
 from lsac.agents import AGENTS
+from lsac.runs.experiment import Experiment
 
 SIZES = {
     "hidden": (8,),
@@ -13,18 +17,36 @@ SIZES = {
     "synthetic_capacity": 32,
     "epochs": 2,
     "minibatches": 2,
-    "mean_scale": 1.0,
     "denoising_steps": 5,
     "action_steps": 5,
     "pair_capacity": 2_048,
     "generator": {"width": 8, "dim_t": 8, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3},
 }
-"""Every option that makes an agent large; an algorithm takes those that it has."""
+"""Every option that makes an agent large."""
+RUN = {"seeds": 2, "workers": 1, "eval_episodes": 1}
+"""Options of a run, whatever the agent."""
+OFF_POLICY = {"chunk": 8, "learning_starts": 16, "replay_capacity": 64}
+ON_POLICY = {"chunk": 32, "num_envs": 2}
+ONLY_OFF_POLICY = {"learning_starts", "replay_capacity", "utd"}
+"""Options of a run that an on-policy agent refuses or has no use for."""
 
 
 def config(algorithm: str, **wanted: Any) -> Any:
     """The `Config` of an algorithm in small, with the wanted values as far as it has options of these names."""
-    return _with(AGENTS[algorithm].Config(), SIZES | wanted)
+    # a policy that starts near zero would hide mistakes in what it computes
+    return _with(AGENTS[algorithm].Config(), SIZES | {"mean_scale": 1.0} | wanted)
+
+
+def flags(algorithm: str, **wanted: Any) -> list[str]:
+    """The options of `lsac train` for a small run, with the wanted values as far as agent or run have such options."""
+    run = RUN | (ON_POLICY if on_policy(algorithm) else OFF_POLICY)
+    left_out = ONLY_OFF_POLICY if on_policy(algorithm) else set()
+    of_a_run = {field.name for field in dataclasses.fields(Experiment)} - {"agent"} - left_out
+    words = _words(AGENTS[algorithm].Config(), SIZES | wanted)
+    for name, value in (run | wanted).items():
+        if name in of_a_run:
+            words += _option(name, value)
+    return words
 
 
 def on_policy(algorithm: str) -> bool:
@@ -36,3 +58,18 @@ def _with(base: Any, wanted: dict[str, Any]) -> Any:
     changes = {name: wanted[name] for name in names}
     inner = {name: _with(getattr(base, name), value) for name, value in changes.items() if isinstance(value, dict)}
     return dataclasses.replace(base, **changes | inner)
+
+
+def _words(base: Any, wanted: dict[str, Any], prefix: str = "") -> list[str]:
+    names = {field.name for field in dataclasses.fields(base)}
+    words = []
+    for name, value in wanted.items():
+        if name in names:
+            inner = isinstance(value, dict)
+            words += _words(getattr(base, name), value, f"{prefix}{name}.") if inner else _option(prefix + name, value)
+    return words
+
+
+def _option(name: str, value: Any) -> list[str]:
+    values = value if isinstance(value, tuple) else (value,)
+    return ["--" + name.replace("_", "-"), *map(str, values)]
