@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml
 
 # The documentation as a web site in site/; a broken link is an error.
 docs: .venv/.docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .venv/.docs: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'

@@ -1,5 +1,6 @@
 """The Python interface: learning, predicting, keeping a model, and what becomes of the user's environment."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -424,6 +425,15 @@ def generated(monkeypatch):
 
     monkeypatch.setattr(Loop, "run", watched)
     return found
+
+
+def test_a_dict_changes_some_fields_of_a_nested_option():
+    default, changed = LSAC("Pendulum-v1"), LSAC("Pendulum-v1", generator={"width": 64})
+    expected = dataclasses.replace(default.experiment.agent.generator, width=64)
+    assert changed.experiment.agent.generator == expected
+    for wrong, sentence in (({"widht": 64}, "unknown option widht; did you mean width"), ({"width": 0}, "at least 1")):
+        with pytest.raises(InputError, match=sentence):
+            LSAC("Pendulum-v1", generator=wrong)
 
 
 @pytest.mark.slow

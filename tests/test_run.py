@@ -27,9 +27,9 @@ from lsac.runs.datafile import named
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
 from lsac.train import run as running
+from lsac.train.evaluate_run import policies_of
 from lsac.train.logger import Logger
 from lsac.train.loop import Loop
-from lsac.train.policies import policies_of
 from lsac.train.resume import Saved
 from lsac.train.run import Observer, environments_of
 from lsac.train.stopping import Stop

@@ -27,8 +27,8 @@ from lsac.runs import datafile
 from lsac.runs.experiment import Experiment, check, for_run, from_json, make_agent, to_json
 from lsac.runs.folder import RunFolder
 from lsac.train.display import Display
+from lsac.train.evaluate_run import agents_of
 from lsac.train.logger import Progress
-from lsac.train.policies import agents_of
 from lsac.train.run import Environments, Observer, Start, evaluation_source_of, new_folder, run, source_of
 from lsac.train.stopping import Stop
 from lsac.types import EnvSpec
@@ -267,9 +267,16 @@ def _with_options(base: Experiment, options: dict[str, Any]) -> Experiment:
             raise InputError(f"{name}: no such option" + (f"; did you mean {close[0]}?" if close else ""))
     hints = get_type_hints(type(base)) | get_type_hints(type(base.agent))
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-    options = {k: typed(v, hints[k], k) for k, v in plain.items()}
+    options = {k: _typed_option(v, getattr(base.agent, k, None), hints[k], k) for k, v in plain.items()}
     agent = dataclasses.replace(base.agent, **{k: v for k, v in options.items() if k in inner})
     return dataclasses.replace(base, agent=agent, **{k: v for k, v in options.items() if k in fields})
+
+
+def _typed_option(value: Any, current: Any, hint: Any, name: str) -> Any:
+    """A value of the option's type; a dict changes some fields of an option that is a dataclass."""
+    if isinstance(value, dict) and dataclasses.is_dataclass(current):
+        value = vars(current) | value
+    return typed(value, hint, name)
 
 
 def _with_suffix(path: str | Path) -> Path:

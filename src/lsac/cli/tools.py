@@ -35,7 +35,7 @@ Examples:
 
 
 def evaluate(args: list[str]) -> int:
-    from lsac.train.policies import evaluate_run
+    from lsac.train.evaluate_run import evaluate_run
 
     given = parse(Evaluate, args, "lsac eval", EVAL_HELP)
     import_module(given.module)
