@@ -1,8 +1,9 @@
 """Shared by PPO and TRPO: a Gaussian policy, a value function, and the moments that normalise their inputs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -66,6 +67,25 @@ class Batch(NamedTuple):
     advantage: Array
     returns: Array
     value: Array
+
+
+class Annealed:
+    """Options whose step sizes fall to 0 over `anneal_updates`; None stands for all updates of the run, 0 for never."""
+
+    anneal_updates: int | None
+
+    def for_run(self, updates: int) -> Self:
+        """The options for a run of that many updates."""
+        return self._with(updates) if self.anneal_updates is None else self
+
+    def for_longer_run(self, more: int) -> Self:
+        """The options for a run that is made longer by `more` updates: the step sizes reach 0 at its new end."""
+        return self._with(max(1, self.anneal_updates + more)) if self.anneal_updates else self
+
+    def _with(self, updates: int) -> Self:
+        options: Any = self
+        changed: Self = replace(options, anneal_updates=updates)
+        return changed
 
 
 def check_run(minibatches: int, run: RunOptions) -> None:

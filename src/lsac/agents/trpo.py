@@ -10,7 +10,7 @@ Deviations, with reasons: docs/agents/trpo.md.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -31,7 +31,7 @@ from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values, memoryless
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(on_policy.Annealed):
     on_policy: ClassVar[bool] = True
     hidden: Layers = (64, 64)
     """width of each hidden layer, for actor and critic"""
@@ -70,14 +70,6 @@ class Config:
 
     def check(self, experiment: RunOptions) -> None:
         on_policy.check_run(self.minibatches, experiment)
-
-    def for_run(self, updates: int) -> "Config":
-        """Unless `anneal_updates` is given, the step size decays over all updates of the run."""
-        return replace(self, anneal_updates=updates) if self.anneal_updates is None else self
-
-    def for_longer_run(self, more: int) -> "Config":
-        """For a run extended by `more` updates, the step size reaches 0 that much later."""
-        return replace(self, anneal_updates=max(1, self.anneal_updates + more)) if self.anneal_updates else self
 
 
 class State(NamedTuple):
