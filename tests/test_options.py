@@ -251,15 +251,17 @@ def accepted(algorithm: str, path: Place, kind: type, size: int) -> Iterator[Any
             assert sentence.isprintable()
 
 
-def trace(algorithm: str, agent_options: Any) -> None:
-    """All programs of an agent, as far as that is possible without compiling them."""
+def trace(algorithm: str, agent_options: Any) -> bool:
+    """Traces all programs of an agent, without compiling them: whether its state keeps its structure and shapes."""
     agent, key = AGENTS[algorithm].make(agent_options, SPEC), jax.random.key(0)
-    state = jax.eval_shape(agent.init, key)
+    first = state = jax.eval_shape(agent.init, key)
     replay = jax.eval_shape(lambda: rb.make(rb.layout_of(SPEC), ROWS, 4))
     state, _ = jax.eval_shape(agent.update, state, replay, key)
     if agent.refresh is not None:
         state, *_ = jax.eval_shape(agent.refresh.fit, state, replay, key)
-        jax.eval_shape(agent.refresh.generate, state, key)
+        state, *_ = jax.eval_shape(agent.refresh.generate, state, key)
+    shapes = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)] for tree in (first, state)]
+    return jax.tree.structure(first) == jax.tree.structure(state) and shapes[0] == shapes[1]
 
 
 def test_numbers_are_found_wherever_they_are():
@@ -289,7 +291,7 @@ def test_an_unusual_value_is_accepted_or_rejected_by_name(algorithm, path, kind,
 @pytest.mark.slow
 def test_an_unusual_value_that_is_accepted_can_be_traced(algorithm, path, kind, size):
     for agent in accepted(algorithm, path, kind, size):
-        trace(algorithm, agent)
+        assert trace(algorithm, agent)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def test_some_unusual_values_that_are_accepted_can_be_traced(algorithm, path, ki
     found = list(accepted(algorithm, path, kind, size))
     assert found
     for agent in found:
-        trace(algorithm, agent)
+        assert trace(algorithm, agent)
 
 
 def test_a_value_that_breaks_an_agent_is_noticed():
