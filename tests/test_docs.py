@@ -205,7 +205,7 @@ def test_the_commands_of_the_readme(at_desk):
         execute(words)
     assert (at_desk / "runs/demo/curve.png").is_file(), "make demo leaves a learning curve"
     assert {path.name for path in (at_desk / "report").iterdir()} == {
-        *("Pendulum-v1.png", "Pendulum-v1-diagnostics.png", "table.csv")
+        *("Pendulum-v1.png", "Pendulum-v1-diagnostics.png", "table.csv", "table.md", "table.tex")
     }
 
 

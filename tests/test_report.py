@@ -1,9 +1,13 @@
 """Statistics over seeds against numbers worked by hand, and what a report writes, on runs made up for it."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import imageio.v3 as imageio
 import jax
@@ -14,11 +18,16 @@ from replays import spec_of
 from scipy import stats
 from small import config
 
-from lsac.agents import sac
+from lsac.agents import AGENTS
 from lsac.agents.lsac import agent as lsac_agent
-from lsac.analysis.load import load_run
-from lsac.analysis.report import COLUMNS, PANELS, _labels, curve_of_run, draw_diagnostics, write_report, write_table
-from lsac.analysis.stats import interval
+from lsac.analysis import figures
+from lsac.analysis.diagnostics import PANELS
+from lsac.analysis.figures import CUT_OFF, FIRST_UPDATE, WIDTHS, Look
+from lsac.analysis.load import UNRELATED, load_run, load_runs, pool
+from lsac.analysis.names import PUBLISHED, file_names, label, published
+from lsac.analysis.report import curve_of_run, write_report
+from lsac.analysis.stats import BANDS, band, interval
+from lsac.analysis.tables import COLUMNS, LATEX, write_tables
 from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
@@ -60,6 +69,38 @@ def test_one_seed_has_no_interval():
     assert np.isnan([low, high]).all()
 
 
+# bands
+
+THREE = np.array([[1.0, 10.0], [2.0, 10.0], [6.0, 10.0]])
+
+
+def test_bands_by_hand():
+    """1, 2 and 6: mean 3, deviations −2, −1 and 3, so s = √7; the second step has no spread."""
+    half = 4.302653 * math.sqrt(7 / 3)
+    low, high = band(THREE, "t")
+    assert [*low, *high] == pytest.approx([3 - half, 10, 3 + half, 10], abs=1e-6)
+    low, high = band(THREE, "std")
+    assert [*low, *high] == pytest.approx([3 - math.sqrt(7), 10, 3 + math.sqrt(7), 10])
+    low, high = band(THREE, "minmax")
+    assert [*low, *high] == [1, 10, 6, 10]
+    assert band(THREE, "none") is None
+
+
+@pytest.mark.parametrize("kind", BANDS)
+def test_one_seed_has_no_band(kind):
+    assert band(THREE[:1], kind) is None
+
+
+def test_the_bootstrap_agrees_with_scipy():
+    """Percentiles of the mean over resampled seeds; equal data give equal bands."""
+    values = np.random.default_rng(3).normal(100, 20, (10, 2))
+    low, high = band(values, "bootstrap")
+    expected = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=0)
+    np.testing.assert_allclose(low, expected.confidence_interval.low, atol=1)
+    np.testing.assert_allclose(high, expected.confidence_interval.high, atol=1)
+    np.testing.assert_array_equal(band(values, "bootstrap"), (low, high))
+
+
 # made-up runs
 
 STEPS = np.arange(1, 13) * 100
@@ -70,13 +111,17 @@ def table(seeds, shift=0.0):
     return np.random.default_rng(seeds).normal(size=(seeds, len(STEPS))) * 10 + STEPS / 10 + shift
 
 
-def make_run(path, values, env="Pendulum-v1", metric="eval/mean_reward", first_seed=4):
+def make_run(path, values, algorithm="sac", metric="eval/mean_reward", learns=True, **options):
+    """A run with the returns [S, 12], which updates from step 150 on."""
     seeds = len(values)
-    RunFolder.create(path, Experiment(sac.Config(), env, steps=1200, seed=first_seed, seeds=seeds))
+    options = {"env": "Pendulum-v1", "steps": 1200, "seed": 4, "learning_starts": 150} | options
+    experiment = Experiment(AGENTS[algorithm].Config(**options.pop("agent", {})), seeds=seeds, **options)
+    RunFolder.create(path, experiment).release()
     lines = []
     for t, step in enumerate(STEPS):
-        head = [{"step": int(step), "seed": first_seed + row, "seconds": float(t)} for row in range(seeds)]
-        lines += [line | {"time/fps": 1000.0 + t} for line in head]
+        head = [{"step": int(step), "seed": seed, "seconds": float(t)} for seed in experiment.seed_list]
+        updates = {"train/n_updates": int(step)} if learns and step > experiment.learning_starts else {}
+        lines += [line | {"time/fps": 1000.0 + t} | updates for line in head]
         lines += [line | {metric: float(values[row, t])} for row, line in enumerate(head)]
     write_lines(path, lines)
     return path
@@ -143,32 +188,196 @@ def test_metrics_that_are_no_json_are_named_by_line(tmp_path):
         load_run(path)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("[]", '{"seed": 4}', '{"step": 1.5, "seed": 4}', '{"step": -1, "seed": 4}', '{"step": true, "seed": 4}'),
+        *(f'{{"step": {10**30}, "seed": 4}}', '{"step": 1, "seed": 4, "x": "y"}'),
+        f'{{"step": 1, "seed": 4, "x": {10**400}}}',
+    ],
+)
+def test_metrics_that_are_no_numbers_are_named_by_line(line, tmp_path):
+    path = make_run(tmp_path / "run", table(1))
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write(line)
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 25: is not a step, a seed and numbers by name$"):
+        load_run(path)
+
+
+def test_metrics_that_are_no_text_are_named_by_line(tmp_path):
+    path = make_run(tmp_path / "run", table(1))
+    (path / "metrics.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1: is not JSON$"):
+        load_run(path)
+
+
+def test_a_run_is_named_once(tmp_path, monkeypatch):
+    path = make_run(tmp_path / "run", table(1))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^run: is the same run as .*/run; name it once$"):
+        load_runs([path, Path("run")])
+
+
+def test_where_updates_began(tmp_path):
+    assert load_run(make_run(tmp_path / "run", table(1))).first_update() == 150
+    assert load_run(make_run(tmp_path / "none", table(1), learns=False)).first_update() is None
+    path = make_run(tmp_path / "trained", table(1))
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 100, "seed": 4, "seconds": 0, "train/n_updates": 3}) + "\n")
+    assert load_run(path).first_update() == 0, "it began with a model, and without random steps"
+
+
+# pooling
+
+
+def test_runs_of_equal_settings_are_pooled_over_their_seeds(tmp_path):
+    """Seeds 4 to 6 and 10; the longer run ends where the shorter does, and other settings stay apart."""
+    values = table(4)
+    paths = [
+        make_run(tmp_path / "a", values[:3]),
+        make_run(tmp_path / "other", table(2), gamma=0.9),
+        make_run(tmp_path / "b", values[3:], seed=10, steps=5000, workers=1, eval_every=50),
+        make_run(tmp_path / "env", table(2), env="Hopper-v5"),
+        make_run(tmp_path / "agent", table(2), agent={"batch_size": 32}),
+        make_run(tmp_path / "algorithm", table(2), algorithm="td3"),
+    ]
+    with (paths[2] / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 1300, "seed": 10, "seconds": 0, "eval/mean_reward": 0.0}) + "\n")
+    pooled, *apart = pool(load_runs(paths))
+    _, curve = pooled.returns()
+    np.testing.assert_array_equal(curve.values, values)
+    assert (pooled.seeds, curve.steps[-1]) == ((4, 5, 6, 10), 1200)
+    assert pooled.where == f"{paths[0]} + {paths[2]}"
+    assert [run.path.name for run in apart] == ["other", "env", "agent", "algorithm"]
+
+
+def test_options_that_do_not_matter_when_runs_are_pooled_exist():
+    assert {*UNRELATED} < {field.name for field in dataclasses.fields(Experiment)}
+
+
+def test_step_sizes_that_end_at_different_steps_are_different_settings(tmp_path):
+    """PPO's reach 0 at the end of the run, so that runs of other lengths are not the same."""
+    options = {"algorithm": "ppo", "learning_starts": 0, "chunk": 160}
+    paths = [make_run(tmp_path / str(n), table(2), seed=n, steps=n, **options) for n in (1200, 2400)]
+    assert len(pool(load_runs(paths))) == 2
+    for path in paths:
+        config = json.loads((path / "config.json").read_text())
+        config["experiment"]["agent"]["anneal_updates"] = 0
+        (path / "config.json").write_text(json.dumps(config))
+    assert len(pool(load_runs(paths))) == 1
+
+
+def test_a_seed_is_not_pooled_with_itself(tmp_path):
+    paths = [make_run(tmp_path / name, table(2), seed=seed) for name, seed in (("a", 4), ("b", 5))]
+    with pytest.raises(InputError) as caught:
+        pool(load_runs(paths))
+    assert str(caught.value) == (
+        f"--pool: {paths[0]} and {paths[1]} have the same settings and both hold seed 5; leave one of them out"
+    )
+
+
+def test_runs_without_a_common_step_cannot_be_pooled(tmp_path):
+    paths = [make_run(tmp_path / "a", table(1)), make_run(tmp_path / "b", table(1), seed=9, metric="train/other")]
+    result = lsac("report", *paths, "--pool", "--out", tmp_path / "report")
+    sentence = f"lsac: {paths[0]} + {paths[1]}: no step has a return of every seed, so they cannot be pooled"
+    assert (result.code, result.sentence) == (2, sentence)
+
+
+# names
+
+
+def test_every_algorithm_has_the_name_of_its_paper():
+    assert PUBLISHED.keys() == AGENTS.keys()
+    assert (published("dsact"), published("ddpg")) == ("DSAC-T", "DDPG")
+
+
+def test_runs_of_one_algorithm_are_told_apart_by_their_folders(tmp_path):
+    paths = [make_run(tmp_path / name, table(2)) for name in ("with", "without")]
+    paths += [
+        make_run(tmp_path / "td3", table(2), algorithm="td3"),
+        make_run(tmp_path / "e", table(2), env="Hopper-v5"),
+    ]
+    runs = load_runs(paths)
+    assert label(runs) == ["SAC · with", "SAC · without", "TD3", "SAC"]
+    assert label(runs[:1]) == ["SAC"]
+    same = load_runs([make_run(tmp_path / parent / "run", table(2)) for parent in "ab"])
+    assert label(same) == ["SAC · a/run", "SAC · b/run"]
+
+
+def test_file_names_are_plain_and_different():
+    names = file_names(["track:Track-v0", "lsac/A-v0", "lsac-A-v0", "lsac/A-v0", "a b.c_d"])
+    assert list(names.values()) == ["track-Track-v0", "lsac-A-v0", "lsac-A-v0-2", "a-b.c_d"]
+
+
 # tables
 
 
+def tables_of(paths, out, labels=None):
+    runs = load_runs(paths)
+    return write_tables(figures.lines_of(runs, labels or label(runs)), out)
+
+
 def test_the_table_has_the_numbers_of_numpy(tmp_path):
-    values = table(4)
+    values = np.concatenate([table(4), table(4, shift=100)], axis=1)[:, :12]
     paths = [make_run(tmp_path / "four", values), make_run(tmp_path / "one", values[:1], env="Hopper-v5")]
-    out = write_table([load_run(path) for path in paths], tmp_path / "deep" / "table.csv")
-    with out.open() as file:
+    out = tables_of(paths, tmp_path / "deep" / "table")
+    assert [path.name for path in out] == ["table.csv", "table.md", "table.tex"]
+    with out[0].open() as file:
         four, one = csv.DictReader(file)
     assert tuple(four) == COLUMNS
-    assert (four["run"], four["algorithm"], four["env"]) == (str(paths[0]), "sac", "Pendulum-v1")
-    assert (four["seeds"], four["step"]) == ("4", "1200")
+    assert (four["run"], four["label"], four["algorithm"], four["env"]) == (str(paths[0]), "SAC", "sac", "Pendulum-v1")
+    assert (four["seeds"], four["return"], four["step"]) == ("4", "evaluation return", "1200")
 
-    t = stats.t.ppf(0.975, 3)
-    last_ten = values[:, 2:].mean(axis=1)
-    for name, sample in (("final", values[:, -1]), ("last10", last_ten)):
-        half = t * np.std(sample, ddof=1) / 2
-        assert float(four[f"{name}_mean"]) == pytest.approx(np.mean(sample), abs=0.005)
-        assert float(four[f"{name}_low95"]) == pytest.approx(np.mean(sample) - half, abs=0.005)
-        assert float(four[f"{name}_high95"]) == pytest.approx(np.mean(sample) + half, abs=0.005)
-    assert float(four["max_of_mean"]) == pytest.approx(np.max(np.mean(values, axis=0)), abs=0.005)
+    half = stats.t.ppf(0.975, 3) * np.std(values[:, -1], ddof=1) / 2
+    for name in ("final", "last_tenth"):  # a tenth of twelve points is one
+        assert float(four[f"{name}_mean"]) == pytest.approx(np.mean(values[:, -1]))
+        assert float(four[f"{name}_low95"]) == pytest.approx(np.mean(values[:, -1]) - half)
+        assert float(four[f"{name}_high95"]) == pytest.approx(np.mean(values[:, -1]) + half)
+    assert float(four["max_of_mean"]) == pytest.approx(np.max(np.mean(values, axis=0)))
     assert float(four["steps_per_second"]) == np.median(np.arange(1001, 1012)), "the first line includes the start-up"
 
     assert (one["env"], one["seeds"]) == ("Hopper-v5", "1")
-    assert float(one["final_mean"]) == pytest.approx(values[0, -1], abs=0.005)
-    assert one["final_low95"] == one["last10_high95"] == "nan"
+    assert float(one["final_mean"]) == pytest.approx(values[0, -1])
+    assert one["final_low95"] == one["last_tenth_high95"] == "nan"
+
+
+def test_the_last_tenth_is_that_of_the_points(tmp_path):
+    """Of 25 points, the last two: 10 and 20."""
+    path = make_run(tmp_path / "run", table(1))
+    points = enumerate([*[0.0] * 23, 10.0, 20.0])
+    write_lines(path, [{"step": i, "seed": 4, "seconds": 0, "eval/mean_reward": value} for i, value in points])
+    with tables_of([path], tmp_path / "table")[0].open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["final_mean"], row["last_tenth_mean"]) == ("20", "15")
+    assert row["steps_per_second"] == "nan"
+
+
+def test_tables_for_people(tmp_path):
+    """Intervals by hand as above; rows by environment; signs that Markdown or LaTeX would take for their own."""
+    values = np.array([[0.0] * 11 + [x] for x in (-30.0, -20.0, -10.0)])
+    paths = [
+        make_run(tmp_path / "a", values),
+        make_run(tmp_path / "b", values[:1] / 100, env="Hopper-v5", metric="rollout/ep_rew_mean"),
+        make_run(tmp_path / "c", values),
+    ]
+    _, markdown, latex = tables_of(paths, tmp_path / "table", ["A|1", "B", "50 %_$"])
+    assert markdown.read_text().splitlines() == [
+        "| environment | run | seeds | return | steps | final | last 10 % of the points |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        r"| Pendulum-v1 | A\|1 | 3 | evaluation | 1,200 | -20.0 [-44.8, 4.84] | -20.0 [-44.8, 4.84] |",
+        "| Pendulum-v1 | 50 %_$ | 3 | evaluation | 1,200 | -20.0 [-44.8, 4.84] | -20.0 [-44.8, 4.84] |",
+        "| Hopper-v5 | B | 1 | episode | 1,200 | -0.3 | -0.3 |",
+        "",
+        "Mean [95 % t-interval over seeds] of the return, of evaluation or training episodes.",
+    ]
+    rows = [line for line in latex.read_text().splitlines() if line.endswith(r"\\")]
+    assert rows[0] == r"environment & run & seeds & return & steps & final & last 10 \% of the points \\"
+    assert rows[2].startswith(r"Pendulum-v1 & 50 \%\_\$ & 3 & evaluation & 1,200 & $-20.0 [-44.8, 4.84]$ & ")
+    assert [row.count(" & ") for row in rows] == [6] * 4
+
+
+def test_latex_keeps_every_sign_of_its_own():
+    assert {*LATEX} >= {*"&%$#_{}~^\\"}
 
 
 # pictures
@@ -182,6 +391,7 @@ def ink(path):
 
 def test_a_curve_is_drawn(tmp_path):
     path = curve_of_run(load_run(make_run(tmp_path / "run", table(3))), tmp_path / "curve.png")
+    assert path == tmp_path / "curve.png"
     share, colours = ink(path)
     assert 0.01 < share < 0.5
     assert colours > 50
@@ -189,45 +399,250 @@ def test_a_curve_is_drawn(tmp_path):
     assert other.read_bytes() != path.read_bytes(), "the picture shows the data"
 
 
-def test_a_report_has_a_picture_per_environment_and_one_table(tmp_path):
+def test_a_report_has_pictures_per_environment_and_one_of_all(tmp_path):
     paths = [
         make_run(tmp_path / "a", table(3)),
         make_run(tmp_path / "b", table(2, shift=50)),
-        make_run(tmp_path / "c", table(1), env="lsac/TimeLimited-v0"),
+        make_run(tmp_path / "c", table(1), env="track:Track-v0"),
     ]
-    written = write_report([load_run(path) for path in paths], tmp_path / "report")
-    assert [path.name for path in written] == ["Pendulum-v1.png", "lsac-TimeLimited-v0.png", "table.csv"]
-    assert all(ink(path)[0] > 0.01 for path in written[:2])
-    with written[2].open() as file:
+    runs = load_runs(paths)
+    written = write_report(runs, label(runs), tmp_path / "report", Look())
+    tables = ["table.csv", "table.md", "table.tex"]
+    assert [path.name for path in written] == ["Pendulum-v1.png", "track-Track-v0.png", "curves.png", *tables]
+    assert all(ink(path)[0] > 0.01 for path in written[:3])
+    with written[3].open() as file:
         assert [row["run"] for row in csv.DictReader(file)] == [str(path) for path in paths]
+    assert [path.name for path in write_report(runs[2:], ["x"], tmp_path / "one", Look())] == [
+        *("track-Track-v0.png", *tables)
+    ]
 
 
-def diagnosed(path, **metrics):
-    """Adds constant metrics of two seeds to a made-up run."""
+@pytest.fixture
+def drawn(monkeypatch):
+    """Draws the report of some runs and returns the figures by name, instead of saving them."""
+
+    def draw(*runs, labels=None, **look):
+        kept = {}
+
+        def keep(figure, path, formats):
+            figure.draw_without_rendering()
+            kept[path.name] = figure
+            return []
+
+        with monkeypatch.context() as patch:
+            patch.setattr(figures, "save", keep)
+            patch.setattr("lsac.analysis.report.write_tables", lambda lines, path: [])
+            write_report(list(runs), labels or label(list(runs)), Path("nowhere"), Look(**look))
+        return kept
+
+    return draw
+
+
+def legend(figure):
+    (only,) = figure.legends
+    assert not any(axes.get_legend() for axes in figure.axes)
+    return [text.get_text() for text in only.get_texts()]
+
+
+def caption(figure):
+    return figure.get_supxlabel().replace("\n", " ")
+
+
+def test_the_figure_says_what_the_band_is_and_how_many_seeds_there_are(tmp_path, drawn):
+    run = load_run(make_run(tmp_path / "run", table(3)))
+    words = {"t": "95 % t-interval, ", "bootstrap": "95 % bootstrap interval, ", "std": "± standard deviation, "}
+    words |= {"minmax": "minimum to maximum, ", "none": ""}
+    assert words.keys() == BANDS.keys()
+    for kind, word in words.items():
+        figure = drawn(run, band=kind)["Pendulum-v1"]
+        assert caption(figure).startswith(f"mean, {word}n = 3 seeds; ")
+        bands = [item for item in figure.axes[0].collections if item.get_paths()]
+        assert len(bands) == (kind != "none")
+    assert legend(figure) == ["SAC"]
+    one = drawn(load_run(make_run(tmp_path / "one", table(1))))["Pendulum-v1"]
+    assert caption(one) == "1 seed; dotted: first update"
+    assert not one.axes[0].collections
+
+
+def test_the_legend_says_how_many_seeds_where_they_differ(tmp_path, drawn):
+    counts = {("a", "sac", "Pendulum-v1"): 3, ("b", "dsact", "Pendulum-v1"): 2, ("c", "sac", "Hopper-v5"): 5}
+    runs = [
+        load_run(make_run(tmp_path / name, table(seeds), algorithm, env=env))
+        for (name, algorithm, env), seeds in counts.items()
+    ]
+    found = drawn(*runs)
+    assert legend(found["Pendulum-v1"]) == ["SAC (n = 3)", "DSAC-T (n = 2)"]
+    assert legend(found["Hopper-v5"]) == ["SAC"]
+    assert legend(found["curves"]) == ["SAC (n = 3 to 5)", "DSAC-T (n = 2)"]
+    assert caption(found["curves"]).startswith("mean, 95 % t-interval, n seeds; ")
+    assert [axes.get_title(loc="left") for axes in found["curves"].axes] == ["Pendulum-v1", "Hopper-v5"]
+    assert all(axes.get_xlabel() and axes.get_ylabel() for axes in found["curves"].axes)
+    colours = {name: [line.get_color() for line in found[name].legends[0].get_lines()] for name in found}
+    assert colours["Hopper-v5"][0] == colours["curves"][0] == colours["Pendulum-v1"][0]
+
+
+def test_axes_show_the_data_and_no_more_of_the_band_than_fits(tmp_path, drawn):
+    """Rises from 0 to 100; the t-interval of (−10, 0, 10) around it is ±24.8, of (−40, 0, 40) ±99.4."""
+    rise = np.linspace(0, 100, 12)
+    near = load_run(make_run(tmp_path / "near", rise + np.array([[-10.0], [0.0], [10.0]])))
+    figure = drawn(near)["Pendulum-v1"]
+    low, high = figure.axes[0].get_ylim()
+    assert low < -24.8 < 124.8 < high
+    assert CUT_OFF not in caption(figure)
+    far = load_run(make_run(tmp_path / "far", rise + np.array([[-40.0], [0.0], [40.0]])))
+    figure = drawn(far)["Pendulum-v1"]
+    low, high = figure.axes[0].get_ylim()
+    assert -99.4 < low < -40 < 140 < high < 199.4, "all data, and not all of the band"
+    assert CUT_OFF in caption(figure)
+    assert CUT_OFF not in caption(drawn(far, band="minmax")["Pendulum-v1"])
+
+
+@pytest.mark.parametrize("value", [0.0, -7.0, 1e6, 1e6 + 1e-9])
+def test_a_constant_curve_is_drawn(value, tmp_path, drawn):
+    values = np.full((2, 12), 1e6 if value > 1e6 else value)
+    values[0, 0] = value
+    figure = drawn(load_run(make_run(tmp_path / "run", values)))["Pendulum-v1"]
+    low, high = figure.axes[0].get_ylim()
+    assert low < value < high
+
+
+def test_a_single_point_can_be_seen(tmp_path, drawn):
+    path = make_run(tmp_path / "run", table(2))
+    write_lines(path, [{"step": 0, "seed": seed, "seconds": 0, "eval/mean_reward": float(seed)} for seed in (4, 5)])
+    figure = drawn(load_run(path))["Pendulum-v1"]
+    assert all(line.get_marker() == "o" for line in figure.axes[0].lines)
+
+
+def test_the_first_update_is_marked(tmp_path, drawn):
+    """At step 150 of 1 200; a run without updates says so; what cannot be told from the edge is not marked."""
+    early = load_run(make_run(tmp_path / "early", table(2)))
+    late = load_run(make_run(tmp_path / "late", table(2), learning_starts=600))
+    at_once = load_run(make_run(tmp_path / "at-once", table(2), learning_starts=8))
+    never = load_run(make_run(tmp_path / "never", table(2), learning_starts=5000))
+
+    def marks(*runs):
+        figure = drawn(*runs)["Pendulum-v1"]
+        found = [line.get_xdata()[0] for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+        assert (FIRST_UPDATE in caption(figure)) == bool(found)
+        return found
+
+    assert marks(early) == [150]
+    assert marks(early, late) == [150, 600]
+    assert marks(at_once) == marks(never) == []
+    assert legend(drawn(never)["Pendulum-v1"]) == ["SAC (no updates were made)"]
+    assert legend(drawn(early)["Pendulum-v1"]) == ["SAC"]
+
+
+def test_returns_of_training_episodes_are_told_from_evaluations(tmp_path, drawn):
+    evaluated = load_run(make_run(tmp_path / "a", table(2)))
+    not_evaluated = load_run(make_run(tmp_path / "b", table(2), "td3", metric="rollout/ep_rew_mean"))
+    assert drawn(not_evaluated)["Pendulum-v1"].axes[0].get_ylabel() == "episode return"
+    figure = drawn(evaluated, not_evaluated)["Pendulum-v1"]
+    assert figure.axes[0].get_ylabel() == "return"
+    assert "TD3 on Pendulum-v1: return of training episodes" in caption(figure)
+
+
+def test_figures_are_as_wide_as_the_columns_of_a_paper(tmp_path, drawn):
+    """The legend and the caption do not leave it, however long a label is, and the curves keep their room."""
+    runs = [load_run(make_run(tmp_path / name, table(2))) for name in ("a" * 150, *"bcdefghijk")]
+    for columns, width in WIDTHS.items():
+        figure = drawn(*runs, columns=columns)["Pendulum-v1"]
+        assert figure.get_figwidth() == width
+        inside = figure.bbox.padded(1)
+        for item in (figure.legends[0], figure._supxlabel):
+            box = item.get_window_extent()
+            assert inside.x0 <= box.x0 < box.x1 <= inside.x1
+        assert figure.axes[0].get_position().height * figure.get_figheight() > 1.2
+
+
+@pytest.mark.filterwarnings("error")
+def test_labels_may_have_any_sign(tmp_path):
+    """What Matplotlib would read as a formula or leave out, and a letter that its font lacks."""
+    runs = [load_run(make_run(tmp_path / name, table(2))) for name in "abc"]
+    labels = ["_hidden", r"$\nonsense$", "漢字"]
+    (picture, *_) = write_report(runs, labels, tmp_path / "report", Look(formats=("svg",)))
+    assert "<!-- _hidden -->" in picture.read_text()
+    assert r"<!-- $\nonsense$ -->" in picture.read_text()
+
+
+def test_vector_figures_have_fonts_for_publishers_and_no_date(tmp_path):
+    run = load_run(make_run(tmp_path / "run", table(2)))
+    look = Look(formats=("pdf", "svg", "png"))
+    first, second = (write_report([run], ["SAC"], tmp_path / name, look)[:3] for name in "ab")
+    assert [path.name for path in first] == ["Pendulum-v1.pdf", "Pendulum-v1.svg", "Pendulum-v1.png"]
+    assert [path.read_bytes()[:5] for path in first] == [b"%PDF-", b"<?xml", b"\x89PNG\r"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert b"/Type3" not in first[0].read_bytes(), "fonts that publishers reject"
+    assert b"/FontFile2" in first[0].read_bytes(), "TrueType, embedded"
+
+
+def diagnosed(path, where=((100, 4), (100, 5), (200, 4), (200, 5)), **metrics):
+    """Adds constant metrics to a made-up run of two seeds, at some steps and seeds."""
     with (path / "metrics.jsonl").open("a") as file:
-        for step in (100, 200):
-            for seed in (4, 5):
-                file.write(json.dumps({"step": step, "seed": seed, "seconds": 0, **metrics}) + "\n")
+        for step, seed in where:
+            file.write(json.dumps({"step": step, "seed": seed, "seconds": 0, **metrics}) + "\n")
     return path
 
 
-def test_diagnostics_are_drawn_where_there_are_any(tmp_path):
-    """One panel more makes another picture; a run that says nothing leaves none."""
+def titles(figure):
+    return [axes.get_title(loc="left") for axes in figure.axes]
+
+
+def test_diagnostics_are_drawn_where_there_are_any(tmp_path, drawn):
+    """A panel for every metric that a run has; each with its x label; a run that says nothing is in no legend."""
     silent = load_run(make_run(tmp_path / "silent", table(2)))
-    assert draw_diagnostics([silent], tmp_path / "none.png") is None
-    assert not (tmp_path / "none.png").exists()
+    assert list(drawn(silent)) == ["Pendulum-v1"]
     path = diagnosed(make_run(tmp_path / "run", table(2)), **{"eval/q": 3.0, "eval/mc_return": 2.0})
-    one = draw_diagnostics([silent, load_run(path)], tmp_path / "one.png")
+    figure = drawn(silent, load_run(path))["Pendulum-v1-diagnostics"]
+    assert titles(figure) == ["value of the critics\nQ (line), Monte-Carlo return (dashes)"]
+    assert legend(figure) == ["SAC · run"]
     diagnosed(path, **{"train/dynamics_error": 0.1, "train/ent_coef": 0.2})
-    three = draw_diagnostics([load_run(path)], tmp_path / "three.png")
-    assert imageio.imread(three).shape[1] == 3 * imageio.imread(one).shape[1]
-    written = write_report([silent, load_run(path)], tmp_path / "report")
-    assert [path.name for path in written] == ["Pendulum-v1.png", "Pendulum-v1-diagnostics.png", "table.csv"]
+    figure = drawn(load_run(path))["Pendulum-v1-diagnostics"]
+    assert titles(figure)[1:] == ["entropy coefficient α", "dynamics error"], "and no word of dashes that are not there"
+    assert all(axes.get_xlabel() and axes.lines for axes in figure.axes)
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert caption(figure) == "mean, 95 % t-interval, n = 2 seeds; dotted: first update"
+    assert figure.legends[0].get_title().get_text() == "Pendulum-v1"
+
+
+def test_critic_losses_of_different_algorithms_have_panels_of_their_own(tmp_path, drawn):
+    both = {"train/critic_loss": 20.0, "train/critic_loss_synthetic": 30.0}
+    runs = [
+        load_run(diagnosed(make_run(tmp_path / "a", table(2)), **{"train/critic_loss": 0.1})),
+        load_run(diagnosed(make_run(tmp_path / "b", table(2), "lsac"), **both)),
+        load_run(diagnosed(make_run(tmp_path / "c", table(2)), **{"train/critic_loss": 0.2})),
+    ]
+    figure = drawn(*runs)["Pendulum-v1-diagnostics"]
+    assert titles(figure) == ["critic loss, SAC", "critic loss, LSAC\nreal (line), synthetic (dashes)"]
+    assert legend(figure) == ["SAC · a", "LSAC", "SAC · c"]
+
+
+def test_losses_that_span_decades_have_a_logarithmic_axis(tmp_path, drawn):
+    """With the mean of the logarithms, whose band stays above 0; what is 0 or negative is on a linear axis."""
+
+    def scale(name, values, metric="train/critic_loss"):
+        path = make_run(tmp_path / name, table(2))
+        for step, value in enumerate(values):
+            diagnosed(path, [(step, 4)], **{metric: value})
+            diagnosed(path, [(step, 5)], **{metric: 2 * value})
+        figure = drawn(load_run(path))["Pendulum-v1-diagnostics"]
+        (axes,) = figure.axes
+        assert ("mean of the logarithms" in caption(figure)) == (axes.get_yscale() == "log")
+        return axes
+
+    axes = scale("decades", (1.0, 10.0, 1000.0))
+    assert axes.get_yscale() == "log"
+    thick = max(axes.lines, key=lambda line: line.get_linewidth() * (line.get_linestyle() == "-"))
+    np.testing.assert_allclose(thick.get_ydata(), math.sqrt(2) * np.array([1.0, 10.0, 1000.0]))
+    assert 0 < axes.get_ylim()[0] < 1 < 2000 < axes.get_ylim()[1]
+    assert scale("near", (1.0, 2.0, 3.0)).get_yscale() == "linear"
+    assert scale("zero", (0.0, 10.0, 1000.0)).get_yscale() == "linear"
+    assert scale("entropy", (1.0, 10.0, 1000.0), "train/entropy").get_yscale() == "linear"
 
 
 def test_every_diagnostic_panel_is_a_metric_that_a_run_writes(tmp_path):
     """The panels name metrics by text; a run of LSAC has to know all of them."""
-    names = {name for metrics in PANELS.values() for name in metrics}
+    names = {name for panel in PANELS for name in (panel.metric, panel.dashed) if name}
     agent = lsac_agent.make(config("lsac"), spec_of(3, 1))
     state = jax.eval_shape(agent.init, jax.random.key(0))
     replay = jax.eval_shape(lambda: rb.make(rb.layout_of(spec_of(3, 1)), 64))
@@ -240,17 +655,12 @@ def test_every_diagnostic_panel_is_a_metric_that_a_run_writes(tmp_path):
     assert names <= known
 
 
-def test_runs_of_one_algorithm_are_told_apart_by_their_folders(tmp_path):
-    runs = [load_run(make_run(tmp_path / name, table(2))) for name in ("with", "without")]
-    assert _labels(runs) == ["with, 2 seeds", "without, 2 seeds"]
-    assert _labels(runs[:1]) == ["sac, 2 seeds"]
-
-
 def test_the_report_command_lists_what_it_wrote(tmp_path):
     path = make_run(tmp_path / "run", table(3))
     result = lsac("report", path, "--out", tmp_path / "report")
     assert (result.code, result.err) == (0, "")
-    assert result.out.split() == [str(tmp_path / "report" / name) for name in ("Pendulum-v1.png", "table.csv")]
+    names = ("Pendulum-v1.png", "table.csv", "table.md", "table.tex")
+    assert result.out.split() == [str(tmp_path / "report" / name) for name in names]
     (tmp_path / "file").touch()
     result = lsac("report", path, "--out", tmp_path / "file")
     assert (result.code, result.sentence) == (2, f"lsac: --out {tmp_path}/file: cannot be written (File exists)")
@@ -260,6 +670,44 @@ def test_a_run_without_returns_cannot_be_reported(tmp_path):
     path = make_run(tmp_path / "run", table(1), metric="train/other")
     result = lsac("report", path, "--out", tmp_path / "report")
     assert (result.code, result.sentence) == (2, f"lsac: {path}: holds no returns yet")
+
+
+REFUSED = {
+    ("--band", "sem"): "--band sem: must be t, bootstrap, std, minmax or none",
+    ("--format", "png", "jpg"): "--format jpg: must be png, pdf or svg",
+    ("--columns", "3"): "--columns 3: must be 1 or 2",
+    ("--labels", "A"): "--labels A: must be 2 labels, one for each curve",
+    ("--labels", "A", "A"): "--labels A A: A is given to 2 curves on Pendulum-v1, which need one each",
+    ("--pool", "--labels", "A", "B"): "--labels A B: must be 1 label, for the one curve",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_bad_options_of_a_report_are_refused(options, tmp_path):
+    paths = [make_run(tmp_path / name, table(2), seed=seed) for name, seed in (("a", 4), ("b", 8))]
+    result = lsac("report", *paths, *options, "--out", tmp_path / "report")
+    assert (result.code, result.sentence) == (2, f"lsac: {REFUSED[options]}")
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_options_of_a_report(tmp_path):
+    """Two runs of two seeds each become one curve of four, with the label that was given."""
+    paths = [make_run(tmp_path / name, table(2), seed=seed) for name, seed in (("a", 4), ("b", 8))]
+    options = ("--pool", "--labels", "Mine", "--band", "minmax", "--columns", 1, "--format", "svg", "svg", "pdf")
+    result = lsac("report", *paths, *options, "--out", tmp_path / "report")
+    assert (result.code, result.err) == (0, "")
+    names = ("Pendulum-v1.svg", "Pendulum-v1.pdf", "table.csv", "table.md", "table.tex")
+    assert result.out.split() == [str(tmp_path / "report" / name) for name in names]
+    text = (tmp_path / "report" / "Pendulum-v1.svg").read_text()
+    assert "<!-- Mine -->" in text
+    assert "<!-- mean, minimum to maximum, n = 4 seeds; dotted: first" in text
+    assert f'width="{WIDTHS[1] * 72:g}pt"' in text
+
+
+def test_pyplot_is_left_alone():
+    """A report must not choose the window system for a program that plots something else."""
+    code = "import sys, lsac.analysis.report; assert 'matplotlib.pyplot' not in sys.modules"
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code]).returncode == 0
 
 
 # what a person sees

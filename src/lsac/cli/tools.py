@@ -1,8 +1,9 @@
 """The commands `eval`, `report`, `doctor` and `bench`."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -55,27 +56,54 @@ class Report:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """folders of runs"""
     out: Path
-    """folder for the curves (PNG) and the table (CSV)"""
+    """folder for the figures and tables"""
+    band: str = "t"
+    """band around the mean over seeds: t (95 % t-interval), bootstrap (95 %), std, minmax or none"""
+    pool: bool = False
+    """join runs that differ only in their seeds, or in their length, into one curve"""
+    labels: tuple[str, ...] = ()
+    """names of the curves, in the order of the runs; default: the algorithms, with folders where needed"""
+    format: tuple[str, ...] = ("png",)
+    """formats of the figures: png, pdf, svg"""
+    columns: int = 2
+    """width of the learning curves, in columns of a paper: 1 (3.4 inches) or 2 (7 inches)"""
 
 
-REPORT_HELP = """Plot learning curves and diagnostics (mean and 95 % interval over seeds) and write a table.
+REPORT_HELP = """Plot learning curves and diagnostics, mean and band over seeds, and write tables.
 
 Examples:
   lsac report runs/cheetah --out report
-  lsac report runs/cheetah runs/hopper --out report
+  lsac report runs/cheetah runs/hopper --labels new old --band std --out report
+  lsac report runs/cheetah runs/hopper --format pdf svg --columns 1 --out report
 """
 
 
+def _require_one_of(option: str, value: Any, right: Iterable[Any]) -> None:
+    if value not in right:
+        *others, last = map(str, right)
+        raise InputError(f"--{option} {value}: must be {', '.join(others)} or {last}")
+
+
 def report(args: list[str]) -> int:
-    from lsac.analysis.load import load_run
+    from lsac.analysis.figures import FORMATS, WIDTHS, Look
+    from lsac.analysis.load import load_runs, pool
+    from lsac.analysis.names import check_labels, label
     from lsac.analysis.report import write_report
+    from lsac.analysis.stats import BANDS
 
     given = parse(Report, args, "lsac report", REPORT_HELP)
     if not given.runs:
         raise InputError("lsac report: name at least one folder of a run")
-    runs = [load_run(run) for run in given.runs]
+    _require_one_of("band", given.band, BANDS)
+    _require_one_of("columns", given.columns, WIDTHS)
+    for format in given.format or ("with nothing",):
+        _require_one_of("format", format, FORMATS)
+    runs = load_runs(given.runs)
+    runs = pool(runs) if given.pool else runs
+    labels = check_labels(runs, given.labels) if given.labels else label(runs)
     try:
-        paths = write_report(runs, given.out)
+        look = Look(given.band, given.columns, tuple(dict.fromkeys(given.format)))
+        paths = write_report(runs, labels, given.out, look)
     except OSError as error:
         raise InputError(f"--out {given.out}: cannot be written ({error.strerror})") from None
     print(*paths, sep="\n")
