@@ -601,7 +601,8 @@ def test_diagnostics_are_drawn_where_there_are_any(tmp_path, drawn):
     assert titles(figure)[1:] == ["entropy coefficient α", "dynamics error"], "and no word of dashes that are not there"
     assert all(axes.get_xlabel() and axes.lines for axes in figure.axes)
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
-    assert caption(figure) == "mean, 95 % t-interval, n = 2 seeds; dotted: first update"
+    assert caption(figure) == "mean, 95 % t-interval, n = 2 seeds; dotted: first update; thin: single seeds"
+    assert [len(axes.lines) for axes in figure.axes] == [3, 4, 4], "single seeds where there are no dashes"
     assert figure.legends[0].get_title().get_text() == "Pendulum-v1"
 
 

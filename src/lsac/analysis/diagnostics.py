@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from lsac.analysis.figures import (
     CUT_OFF,
     FIRST_UPDATE,
+    SINGLE_SEEDS,
     STYLE,
     WIDTHS,
     Line,
@@ -120,11 +121,11 @@ def _draw_panel(axes: Axes, panel: Panel, lines: list[Line], look: Look) -> set[
     curves = [(line, line.run.curve(panel.metric), "-") for line in lines]
     if panel.dashed:
         curves += [(line, line.run.curve(panel.dashed), "--") for line in lines]
-    curves = [(line, curve, dashes) for line, curve, dashes in curves if len(curve.steps)]
+    curves = [(line, curve, style) for line, curve, style in curves if len(curve.steps)]
     values = np.concatenate([curve.values.ravel() for _, curve, _ in curves])
     log = panel.log and bool(values.min() > 0 and values.max() >= DECADES * values.min())
-    each_seed = shows_seeds(lines) and panel.dashed is None
-    drawn = [draw(axes, curve, line, look.band, each_seed, dashes, log) for line, curve, dashes in curves]
-    cut_off = fit(axes, drawn, log)
-    several = log and any(len(line.run.seeds) > 1 for line in lines)
-    return {*([CUT_OFF] if cut_off else []), *([OF_LOGARITHMS] if several else [])}
+    each_seed = shows_seeds(lines) and all(style == "-" for *_, style in curves)
+    drawn = [draw(axes, curve, line, look.band, each_seed, style, log) for line, curve, style in curves]
+    cut_off, several = fit(axes, drawn, log), any(len(line.run.seeds) > 1 for line in lines)
+    said = {CUT_OFF: cut_off, SINGLE_SEEDS: several and each_seed, OF_LOGARITHMS: several and log}
+    return {words for words, true in said.items() if true}

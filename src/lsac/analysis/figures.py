@@ -30,7 +30,7 @@ FEW_LINES = 15
 """With at most this many seeds in a panel, every one is shown."""
 REACH = 0.2
 """Bands may exceed the data by this share of its range; what is beyond is cut off."""
-CUT_OFF, FIRST_UPDATE = "band cut off at the axis limits", "dotted: first update"
+CUT_OFF, FIRST_UPDATE, SINGLE_SEEDS = "band cut off at the axis limits", "dotted: first update", "thin: single seeds"
 
 
 class Look(NamedTuple):
@@ -145,7 +145,7 @@ def _panel(axes: Axes, lines: list[Line], look: Look) -> set[str]:
     drawn = [draw(axes, curve, line, look.band, each_seed) for line, (_, curve) in zip(lines, returns, strict=True)]
     said = {CUT_OFF} if fit(axes, drawn) else set()
     if each_seed and any(len(line.run.seeds) > 1 for line in lines):
-        said.add("thin: single seeds")
+        said.add(SINGLE_SEEDS)
     env = lines[0].run.experiment.env
     finish_axes(axes, env, last)
     titles = {title for title, _ in returns}
