@@ -676,6 +676,7 @@ def test_a_run_without_returns_cannot_be_reported(tmp_path):
 REFUSED = {
     ("--band", "sem"): "--band sem: must be t, bootstrap, std, minmax or none",
     ("--format", "png", "jpg"): "--format jpg: must be png, pdf or svg",
+    ("--format",): "--format: must be png, pdf or svg",
     ("--columns", "3"): "--columns 3: must be 1 or 2",
     ("--labels", "A"): "--labels A: must be 2 labels, one for each curve",
     ("--labels", "A", "A"): "--labels A A: A is given to 2 curves on Pendulum-v1, which need one each",

@@ -81,7 +81,7 @@ Examples:
 def _require_one_of(option: str, value: Any, right: Iterable[Any]) -> None:
     if value not in right:
         *others, last = map(str, right)
-        raise InputError(f"--{option} {value}: must be {', '.join(others)} or {last}")
+        raise InputError(f"{f'--{option} {value}'.strip()}: must be {', '.join(others)} or {last}")
 
 
 def report(args: list[str]) -> int:
@@ -96,7 +96,7 @@ def report(args: list[str]) -> int:
         raise InputError("lsac report: name at least one folder of a run")
     _require_one_of("band", given.band, BANDS)
     _require_one_of("columns", given.columns, WIDTHS)
-    for format in given.format or ("with nothing",):
+    for format in given.format or ("",):
         _require_one_of("format", format, FORMATS)
     runs = load_runs(given.runs)
     runs = pool(runs) if given.pool else runs
