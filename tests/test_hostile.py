@@ -27,7 +27,8 @@ from test_model import TINY
 
 from lsac import SAC
 from lsac.collect import wire
-from lsac.collect.pool import Source, never
+from lsac.collect.pool import never
+from lsac.envs.sources import given
 from lsac.errors import CheckpointError, InputError
 from lsac.runs import datafile
 from lsac.runs.checkpoint import Checkpoints, Unsaved
@@ -35,7 +36,7 @@ from lsac.runs.datafile import DIGITS, FORMAT, LABEL, read, write
 from lsac.runs.experiment import Experiment, from_json
 from lsac.runs.folder import RunFolder
 from lsac.train.resume import Saver
-from lsac.train.run import Environments, Observer, assembled, describe, run
+from lsac.train.run import Observer, assembled, run
 from lsac.train.stopping import Stop
 
 SECONDS, MEMORY = 2.0, 64 * 2**20
@@ -504,8 +505,7 @@ def stopped(tmp_path_factory):
         **{"steps": 96, "seeds": 2, "num_envs": 2, "chunk": 8, "learning_starts": 16, "replay_capacity": 64},
         **{"eval_every": 32, "eval_episodes": 1, "log_every": 16, "workers": 1},
     )
-    source = Source(None, lambda: gym.make("Pendulum-v1"))
-    environments, stop = Environments(describe(source, experiment.gamma), source, source), Stop()
+    environments, stop = given(lambda: gym.make("Pendulum-v1")), Stop()
     folder = RunFolder.create(tmp_path_factory.mktemp("stopped") / "run", experiment)
     observer = Observer(lambda progress: stop.request() if progress.step == 48 else None)
     assert not run(experiment, environments, folder=folder, observer=observer, stop=stop).finished
