@@ -79,8 +79,14 @@ class Pool:
         )
         splits = np.array_split(np.arange(len(plans)), count)
         self._shares = [Share(int(part[0]), plans[int(part[0]) : int(part[-1]) + 1]) for part in splits]
-        self._workers = [worker(experiment, source, share, self._tables) for share in self._shares]
+        self._workers: list[_Thread | _Process] = []
         self._ready = False
+        try:
+            for share in self._shares:
+                self._workers.append(worker(experiment, source, share, self._tables))
+        except BaseException:
+            self.close()
+            raise
 
     def _table(self, name: str, dtype: type, shape: tuple[int, int]) -> np.memmap:
         return np.memmap(Path(self._memory.name, name), dtype, "w+", shape=shape)
