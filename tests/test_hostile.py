@@ -650,6 +650,7 @@ CONFIGS = {
     "no id": (experiment(env=""), "env: '' is not the id of an environment$"),
     "id of control codes": (experiment(env="\x1b[2J"), r"env: '\\x1b\[2J' is not the id of an environment$"),
     "id of many lines": (experiment(env="Pendulum-v1\n"), r"is not the id of an environment$"),
+    "id of two modules": (experiment(env="json:this:Env-v0"), "env: 'json:this:Env-v0' is not the id of an environ"),
     "wrapper to import": (experiment(wrappers=["this:f"]), "wrappers: this:f names a module.*pass --module this$"),
     "wrapper of a submodule": (experiment(wrappers=["xml.sax.expatreader:f"]), "pass --module xml.sax.expatreader$"),
     "second wrapper": (experiment(wrappers=["gymnasium.wrappers:ClipReward", "this:f"]), "pass --module this$"),

@@ -38,9 +38,11 @@ PACKAGES = (
 
 def find(env_id: str) -> gym.envs.registration.EnvSpec:
     """The registered spec of an id, or an error that says what to do; `module:Env-v0` imports the module."""
-    module, colon, name = env_id.rpartition(":")
+    module, colon, name = env_id.partition(":")
     if colon:
         import_module(module, f"--env {env_id}: module {module}")
+    else:
+        module, name = "", env_id
     try:
         return gym.spec(name)
     except gym.error.Error as error:

@@ -54,7 +54,7 @@ def recipe_of(spec: GymSpec, env_id: str, kwargs: dict[str, Any]) -> Recipe | No
     reference = reference_of(entry) if callable(entry) else entry
     if reference and importable(reference.partition(":")[0]):
         changes: dict[str, Any] = {"entry_point": reference, "kwargs": spec.kwargs}
-    elif ":" in env_id and importable(env_id.rpartition(":")[0]):  # importing its module registers it again
+    elif ":" in env_id and importable(env_id.partition(":")[0]):  # importing its module registers it again
         changes = {"entry_point": f"{ids.__name__}:registered", "kwargs": {"env_id": env_id, **kwargs}}
     else:
         return None

@@ -222,7 +222,7 @@ def from_json(data: Any, where: str, to_run: bool = True) -> Experiment:
 
 def _require_imported(env: str, where: str, to_run: bool) -> None:
     """Rejects `module:Env` unless the module is imported already: Gymnasium would import it because a file names it."""
-    if not re.fullmatch(r"[\w:./-]{1,200}", env):
+    if not re.fullmatch(r"[\w:./-]{1,200}", env) or env.count(":") > 1:
         raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
     module, colon, _ = env.partition(":")
     if to_run and colon and module not in sys.modules:
