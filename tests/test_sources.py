@@ -448,6 +448,14 @@ def test_evaluations_can_have_an_environment_of_their_own():
         assert not found.recreatable, "config.json does not describe it"
 
 
+def test_an_environment_for_evaluations_is_not_closed_before_it_is_used():
+    env = gym.make("own/Text-v0")
+    found = given("own/Class-v0", eval_env=lambda: env)
+    assert found.evaluation.make() is env, "one episode at a time is possible"
+    with pytest.raises(InputError, match=r"^eval_env: the function returned the same environment twice"):
+        found.evaluation.make()
+
+
 def test_evaluations_need_the_same_spaces():
     assert refused("own/Class-v0", eval_env="Hopper-v5").startswith("eval_env: its observation space is Box(")
     other = gw.RescaleAction(gym.make("own/Text-v0"), np.float32(-1), np.float32(1))
@@ -492,6 +500,16 @@ def test_images_are_refused(space):
 
 def test_arguments_are_not_for_an_object():
     assert refused(own_envs.Swing(), env_kwargs={"g": 1.0}).startswith("env_kwargs: cannot be given to an environment")
+
+
+@pytest.mark.parametrize("wrappers", ["own_envs:halve", own_envs.halve, None, 7], ids=str)
+def test_wrappers_are_a_list(wrappers):
+    assert refused("own/Text-v0", wrappers=wrappers).endswith(" is not a list; write wrappers=[…]")
+
+
+@pytest.mark.parametrize("kwargs", [["g"], "g=1", {1: 2}, 7], ids=str)
+def test_arguments_are_a_dict(kwargs):
+    assert refused("own/Text-v0", env_kwargs=kwargs).endswith(" is not a dict of arguments by their names")
 
 
 # wrappers

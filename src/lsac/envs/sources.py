@@ -97,6 +97,10 @@ def given(
     are its arguments, `wrappers` are applied to it, the first one innermost. `eval_env` replaces it in evaluations; it
     is used as it is, without `env_kwargs` and `wrappers`.
     """
+    if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
+        raise InputError(f"wrappers: {shown(wrappers)} is not a list; write wrappers=[…]")
+    if not isinstance(env_kwargs or {}, Mapping) or not all(isinstance(name, str) for name in env_kwargs or {}):
+        raise InputError(f"env_kwargs: {shown(env_kwargs)} is not a dict of arguments by their names")
     layers = [layer_of(wrapper) for wrapper in wrappers]
     base = _base(env, {k: without_numpy(v) for k, v in (env_kwargs or {}).items()}, "env")
     names = [layer.name for layer in layers if layer.name]
@@ -108,7 +112,7 @@ def given(
         recipe = recipe._replace(wrappers=tuple(names))
         sample.close()
     more = None if base.more is None else functools.partial(_make, base.more, layers)
-    if isinstance(env, gym.Env) or recipe is None:
+    if recipe is None:
         lender = _Lender(sample, more)
         training = Source(lender.lend, recipe, lender.release)
     else:
@@ -143,8 +147,11 @@ def _evaluation(eval_env: str | gym.Env | Make, like: Spaces) -> Source:
         raise InputError(f"eval_env: {base.why_single}")
     source = Source(base.more, base.recipe)
     normalises = any(isinstance(layer, NormalizeReward) for layer in stack_of(base.sample))
-    if not isinstance(eval_env, gym.Env):
+    if base.recipe is not None:
         base.sample.close()
+    elif not isinstance(eval_env, gym.Env):
+        lender = _Lender(base.sample, base.more)
+        source = Source(lender.lend, None, lender.release)
     return _with_true_rewards(source) if normalises else source
 
 
