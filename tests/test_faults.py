@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from commands import TINY, lsac
 from replays import spec_of
 
+import lsac as package
 from lsac import streams
 from lsac.agents import sac
 from lsac.collect.groups import Discounts, Group, make_actors
@@ -72,6 +74,10 @@ def test_a_simulator_that_misbehaves(kind, trained, tmp_path, monkeypatch):
     assert sentence.removeprefix("lsac: ").startswith(SENTENCES[kind])
     if kind == "Hangs":
         assert re.search(r'faulty_envs\.py", line \d+ in misbehave', result.err)
+    if kind == "Raises":
+        own = result.err[: result.err.index("lsac: ")]
+        assert re.search(r'^Environment traceback .*faulty_envs\.py", line \d+, in misbehave\n', own, re.DOTALL)
+        assert "/lsac/" not in own, "no frame of lsac itself"
 
     folder, experiment = RunFolder.open(tmp_path / "run")
     saved = folder.checkpoints.load()
@@ -173,6 +179,42 @@ REFUSED = {
     "unknown version": (
         ("train", "sac", "--env", "Pendulum-v99"),
         "--env Pendulum-v99: no such Gymnasium environment",
+    ),
+    "missing package": (
+        ("train", "sac", "--env", "PointMaze_UMaze-v3"),
+        "--env PointMaze_UMaze-v3: no such Gymnasium environment; it belongs to the package gymnasium_robotics: ",
+    ),
+    "missing module": (
+        ("train", "sac", "--env", "nowhere_mod:My-v0"),
+        "--env nowhere_mod:My-v0: module nowhere_mod cannot be imported (No module named 'nowhere_mod')",
+    ),
+    "argument without a value": ((*TRAIN, "--env-args", "g"), "--env-args g: must be name=value, each name once"),
+    "argument twice": ((*TRAIN, "--env-args", "g=1", "g=2"), "--env-args g=1 g=2: must be name=value, each name once"),
+    "unknown argument": (
+        (*TRAIN, "--env-args", "gravity=1"),
+        "--env-args gravity: Pendulum-v1 has no argument of this name",
+    ),
+    "wrapper without a module": ((*TRAIN, "--wrapper", "halve"), "--wrappers halve: must be module:name, for example"),
+    "missing module of a wrapper": (
+        (*TRAIN, "--wrapper", "nowhere_mod:f"),
+        "--wrapper nowhere_mod:f: module nowhere_mod cannot be imported (No module named 'nowhere_mod')",
+    ),
+    "missing wrapper": (
+        (*TRAIN, "--wrapper", "own_envs:nothing"),
+        "--wrapper own_envs:nothing: module own_envs has no nothing",
+    ),
+    "wrapper that is a number": (
+        (*TRAIN, "--wrapper", "own_envs:NUMBER"),
+        "--wrapper own_envs:NUMBER: module own_envs cannot call NUMBER",
+    ),
+    "wrapper that returns a number": (
+        (*TRAIN, "--wrapper", "own_envs:to_number"),
+        "--wrapper own_envs:to_number: returned 7, not an environment",
+    ),
+    "statistics of observations": (
+        (*TRAIN, "--wrapper", "gymnasium.wrappers:NormalizeObservation"),
+        "environment Pendulum-v1: the statistics of NormalizeObservation would not be saved with the policy; "
+        "leave it out and set --normalise-observations",
     ),
     "no environment": (("train", "sac"), "--env: name an environment, for example --env Pendulum-v1"),
     "no steps": ((*TRAIN, "--steps", 0), "--steps 0: must be at least 1"),
@@ -303,6 +345,48 @@ def test_commands_without_arguments_explain_themselves():
         result = lsac(*args)
         assert result.code == (0 if "--help" in args else 2)
         assert "usage: lsac" in result.out
+
+
+def test_arguments_and_wrappers_are_kept_and_used_by_every_command(tmp_path, monkeypatch):
+    """Short episodes of constant reward 0: 12 steps each, with the observations of two steps."""
+    (tmp_path / "dressed.py").write_text(
+        "import gymnasium as gym\n"
+        "def without_reward(env):\n    return gym.wrappers.TransformReward(env, float(0).__mul__)\n"
+        "def two_steps(env):\n    return gym.wrappers.FrameStackObservation(env, 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", str(tmp_path))])
+    given = ("--env-args", "max_episode_steps=12", "g=1.5", "--wrapper", "dressed:without_reward", "dressed:two_steps")
+    given = (*given, "gymnasium.wrappers:NormalizeReward")
+    result = lsac(*TRAIN, *given, "--steps", 64, "--out", "run")
+    assert result.code == 0, result.err
+    config = json.loads(Path("run/config.json").read_text())["experiment"]
+    assert config["env_args"] == ["max_episode_steps=12", "g=1.5"]
+    assert config["wrappers"] == ["dressed:without_reward", "dressed:two_steps", "gymnasium.wrappers:NormalizeReward"]
+    monkeypatch.delitem(sys.modules, "dressed")
+    for command in (("resume", "run", "--steps", 96), ("eval", "run", "--episodes", 2)):
+        refused = lsac(*command)
+        assert refused.code == 2
+        assert refused.sentence.endswith("names a module, which a file must not import: pass --module dressed")
+        result = lsac(*command, "--module", "json", "--module", "dressed")
+        assert result.code == 0, result.err
+        monkeypatch.delitem(sys.modules, "dressed")
+    assert "return 0.0 ± 0.0 over 2 episodes (mean length 12," in result.out.replace("-0.0", "0.0")
+    assert json.loads(Path("run/config.json").read_text())["resumes"] == [{"step": 64, "kind": "exact"}]
+
+
+def test_the_console_script_finds_modules_in_the_working_directory(tmp_path):
+    """Python leaves the directory of `lsac` on its path, not the one where it is called; -P does the same here."""
+    (tmp_path / "homegrown.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
+        "class Home(PendulumEnv):\n    pass\ngymnasium.register('Home-v0', Home, max_episode_steps=12)\n"
+    )
+    source = str(Path(package.__file__).parents[1])
+    options = ("--env", "homegrown:Home-v0", *TINY, "--steps", "16", "--out", "run")
+    command = [sys.executable, "-P", "-m", "lsac", "train", "sac", *options]
+    environment = os.environ | {"PYTHONPATH": source}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
 
 
 def test_an_environment_of_a_module_is_trained_resumed_and_played(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from replays import replay_of, spec_of
 from scipy import stats
 
 from lsac.agents.lsac import synthesis
-from lsac.envs import gymnasium as adapter
+from lsac.envs import ids
 from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.train import fidelity
@@ -40,7 +40,7 @@ def collect(env_id, count, seed=0):
 
 
 def simulator(env_id):
-    return adapter.build(adapter.find(env_id))
+    return ids.build(ids.find(env_id))
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Hopper-v5"])

@@ -12,13 +12,13 @@ from gymnasium import spaces
 
 from lsac import streams
 from lsac.collect.groups import Discounts, Group, evaluation_states, make_actors
-from lsac.collect.pool import Pool, Source, evaluation_groups, training_groups
+from lsac.collect.pool import Pool, evaluation_groups, training_groups
 from lsac.collect.wire import Episode, GroupPlan
-from lsac.envs.gymnasium import Simulator, describe
+from lsac.envs.gymnasium import Simulator, Spaces
+from lsac.envs.sources import Source, given
 from lsac.errors import CheckpointError, EnvironmentFault
 from lsac.replay.ring import FIRST, PACKED, layout_of
 from lsac.runs.experiment import Experiment
-from lsac.train.run import source_of
 from lsac.types import Agent, memoryless
 
 GAMMA = 0.9
@@ -80,7 +80,7 @@ def test_actions_are_rescaled_from_plus_minus_one_to_the_box(name, dtype):
     low, high = (np.array(bound, dtype) for bound in BOXES[name])
     env = Counter(action_space=spaces.Box(low, high, dtype=dtype))
     simulator = Simulator(env)
-    assert simulator.spec(GAMMA).action_dim == simulator.action_dim == low.size
+    assert simulator.spaces.spec(GAMMA).action_dim == simulator.spaces.action_dim == low.size
     simulator.reset(0)
     for value, expected in {-1: low, 0: (low + high) / 2, 0.5: 0.25 * low + 0.75 * high, 1: high}.items():
         simulator.step(np.full(low.size, value, np.float32))
@@ -99,7 +99,7 @@ def test_every_dimension_of_an_action_keeps_its_place():
 
 def test_actions_beyond_plus_minus_one_are_clipped():
     simulator = Simulator(Counter(action_space=spaces.Box(-0.4, 0.4, (2,), np.float32)))
-    np.testing.assert_allclose(simulator.scaled(np.array([-7.0, 1.5], np.float32)), [-0.4, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(simulator.spaces.scaled(np.array([-7.0, 1.5], np.float32)), [-0.4, 0.4], rtol=1e-6)
 
 
 def test_dict_observation_becomes_one_vector_in_the_order_of_its_space():
@@ -107,9 +107,9 @@ def test_dict_observation_becomes_one_vector_in_the_order_of_its_space():
     env.observation_space = spaces.Dict(
         goal=spaces.Box(-9, 9, (2,), np.float64), agent=spaces.Box(-9, 9, (1, 2), np.float32)
     )
-    assert describe(env, GAMMA).obs_dim == 4
+    assert Spaces(env).spec(GAMMA).obs_dim == 4
     simulator = Simulator(env)
-    flat = simulator.flat({"agent": np.array([[3.0, 4.0]], np.float32), "goal": np.array([1.0, 2.0])})
+    flat = simulator.spaces.flat({"agent": np.array([[3.0, 4.0]], np.float32), "goal": np.array([1.0, 2.0])})
     assert flat.dtype == np.float32
     np.testing.assert_array_equal(flat, [1, 2, 3, 4])
 
@@ -355,7 +355,7 @@ def test_captured_arrays_of_another_group_are_rejected(field):
 def pool_of(source, plans, workers=1):
     """A pool, and policies for it."""
     experiment = Experiment(small.config("sac"), "Pendulum-v1", gamma=GAMMA)
-    pool = Pool(experiment, describe(source.make(), GAMMA), source, plans, workers)
+    pool = Pool(experiment, Spaces(source.make()).spec(GAMMA), source, plans, workers)
     assert pool.policy_shape[0] == 1 + max(plan.seed_index for plan in plans)
     return pool, 0.1 * np.random.default_rng(0).normal(size=pool.policy_shape)
 
@@ -376,12 +376,12 @@ def test_six_environments_are_split_four_and_two():
 
 def test_transitions_come_back_step_by_step_and_within_a_step_environment_by_environment():
     numbers = itertools.count()
-    source = Source(None, lambda: Counter(next(numbers) - 1, length=2))  # the first one is only asked for its sizes
+    source = Source(lambda: Counter(next(numbers) - 1, length=2), None)  # the first one is only asked for its sizes
     pool, policies = pool_of(source, training_groups([7, 9], 6))
     pool.reset(0)
     stored, episodes = collected(pool, policies, step=0, count=3, random=True)
     pool.close()
-    t = layout_of(describe(Counter(), GAMMA)).transitions(stored)
+    t = layout_of(Spaces(Counter()).spec(GAMMA)).transitions(stored)
     assert {name: x.shape for name, x in stored.items()} == {PACKED: (2, 18, 9), FIRST: (2, 18)}
     np.testing.assert_array_equal(t.obs[0, :, 0], np.tile(np.arange(6), 3))
     np.testing.assert_array_equal(t.obs[1, :, 0], np.tile(np.arange(6, 12), 3))
@@ -392,7 +392,7 @@ def test_transitions_come_back_step_by_step_and_within_a_step_environment_by_env
 
 def test_evaluations_come_back_as_seeds_times_episodes():
     lengths = itertools.count(1)
-    source = Source(None, lambda: Counter(length=next(lengths) - 1))
+    source = Source(lambda: Counter(length=next(lengths) - 1), None)
     pool, policies = pool_of(source, evaluation_groups([7, 9], 3))
     pool.evaluate(policies, step=0, deterministic=True)
     played = pool.evaluated()
@@ -402,7 +402,7 @@ def test_evaluations_come_back_as_seeds_times_episodes():
 
 
 def pendulum_rows(seeds):
-    pool, policies = pool_of(Source(None, lambda: gym.make("Pendulum-v1")), training_groups(seeds, 6))
+    pool, policies = pool_of(Source(lambda: gym.make("Pendulum-v1"), None), training_groups(seeds, 6))
     pool.reset(0)
     stored, _ = collected(pool, policies, step=0, count=4, random=True)
     pool.close()
@@ -417,7 +417,7 @@ def test_a_seed_sees_the_same_whichever_seeds_run_beside_it():
 
 
 def test_transitions_do_not_depend_on_the_number_of_workers():
-    source, plans = source_of("Pendulum-v1"), training_groups([0], 6)
+    source, plans = given("Pendulum-v1").training, training_groups([0], 6)
     pools = [pool_of(source, plans, workers) for workers in (1, 2)]
     results = []
     try:
@@ -437,7 +437,7 @@ def test_transitions_do_not_depend_on_the_number_of_workers():
 
 
 def test_simulators_captured_in_one_pool_continue_in_one_with_other_workers():
-    source, plans = source_of("Pendulum-v1"), training_groups([0, 1], 6)
+    source, plans = given("Pendulum-v1").training, training_groups([0, 1], 6)
     (one, policies), (other, _) = pools = [pool_of(source, plans, workers) for workers in (1, 3)]
     try:
         one.reset(0)

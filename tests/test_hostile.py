@@ -27,7 +27,8 @@ from test_model import TINY
 
 from lsac import SAC
 from lsac.collect import wire
-from lsac.collect.pool import Source, never
+from lsac.collect.pool import never
+from lsac.envs.sources import given
 from lsac.errors import CheckpointError, InputError
 from lsac.runs import datafile
 from lsac.runs.checkpoint import Checkpoints, Unsaved
@@ -35,7 +36,7 @@ from lsac.runs.datafile import DIGITS, FORMAT, LABEL, read, write
 from lsac.runs.experiment import Experiment, from_json
 from lsac.runs.folder import RunFolder
 from lsac.train.resume import Saver
-from lsac.train.run import Environments, Observer, assembled, describe, run
+from lsac.train.run import Observer, assembled, run
 from lsac.train.stopping import Stop
 
 SECONDS, MEMORY = 2.0, 64 * 2**20
@@ -504,8 +505,7 @@ def stopped(tmp_path_factory):
         **{"steps": 96, "seeds": 2, "num_envs": 2, "chunk": 8, "learning_starts": 16, "replay_capacity": 64},
         **{"eval_every": 32, "eval_episodes": 1, "log_every": 16, "workers": 1},
     )
-    source = Source(None, lambda: gym.make("Pendulum-v1"))
-    environments, stop = Environments(describe(source, experiment.gamma), source, source), Stop()
+    environments, stop = given(lambda: gym.make("Pendulum-v1")), Stop()
     folder = RunFolder.create(tmp_path_factory.mktemp("stopped") / "run", experiment)
     observer = Observer(lambda progress: stop.request() if progress.step == 48 else None)
     assert not run(experiment, environments, folder=folder, observer=observer, stop=stop).finished
@@ -650,6 +650,32 @@ CONFIGS = {
     "no id": (experiment(env=""), "env: '' is not the id of an environment$"),
     "id of control codes": (experiment(env="\x1b[2J"), r"env: '\\x1b\[2J' is not the id of an environment$"),
     "id of many lines": (experiment(env="Pendulum-v1\n"), r"is not the id of an environment$"),
+    "id of two modules": (experiment(env="json:this:Env-v0"), "env: 'json:this:Env-v0' is not the id of an environ"),
+    "wrapper to import": (experiment(wrappers=["this:f"]), "wrappers: this:f names a module.*pass --module this$"),
+    "wrapper of a submodule": (experiment(wrappers=["xml.sax.expatreader:f"]), "pass --module xml.sax.expatreader$"),
+    "second wrapper": (experiment(wrappers=["gymnasium.wrappers:ClipReward", "this:f"]), "pass --module this$"),
+    **{
+        f"wrapper {name}": (experiment(wrappers=[name]), f"wrappers: {name} is neither a Gymnasium wrapper nor a func")
+        for name in (
+            *("os:system", "subprocess:call", "shutil:rmtree", "builtins:exec", "importlib:import_module"),
+            *("numpy:fromfile", "jax:jit", "lsac.cli:main", "lsac.envs.ids:find", "gymnasium:make"),
+            "test_hostile:lsac",  # a function of another module
+            "test_hostile:Audit",  # a class, but no wrapper
+            "test_hostile:AUDIT",
+            "test_hostile:nothing",
+            "gymnasium.wrappers:JaxToTorch",  # the module would import it now
+        )
+    },
+    "wrapper without a module": (experiment(wrappers=["system"]), "--wrappers system: must be module:name, for exam"),
+    "wrapper inside another": (experiment(wrappers=["os:path.join"]), "must be module:name, for example"),
+    "wrapper that is a number": (experiment(wrappers=[7]), "wrappers: 7 is not of type str$"),
+    "wrappers are a text": (experiment(wrappers="os:system"), "wrappers: 'os:system' is not of type"),
+    "wrapper of control codes": (experiment(wrappers=["\x1b[2J:f"]), "--wrappers \ufffd.*must be module:name"),
+    "argument without a value": (experiment(env_args=["g"]), "--env-args g: must be name=value, each name once"),
+    "argument without a name": (experiment(env_args=["=3"]), "--env-args =3: must be name=value, each name once"),
+    "argument twice": (experiment(env_args=["g=1", "g=2"]), "--env-args g=1 g=2: must be name=value, each name once"),
+    "argument that is a table": (experiment(env_args=[{"g": 1}]), "env_args: a table is not of type str$"),
+    "argument of control codes": (experiment(env_args=["\x1b[2J\n"]), "--env-args \ufffd.*must be name=value"),
 }
 
 
@@ -688,13 +714,29 @@ def test_an_id_of_a_module_that_is_imported_is_read():
     assert from_json(data, "here").env == "json:Env-v0"
 
 
+def wrap_of_this_module(env):
+    return env
+
+
+def test_wrappers_of_gymnasium_and_of_imported_modules_are_read():
+    data = make_config()
+    data["experiment"]["wrappers"] = ["gymnasium.wrappers:ClipReward", "test_hostile:wrap_of_this_module"]
+    data["experiment"]["env_args"] = ["g=9.81", 'path="/etc/passwd"']
+    with AUDIT.silence():
+        found = from_json(data, "here")
+    assert found.wrappers == ("gymnasium.wrappers:ClipReward", "test_hostile:wrap_of_this_module")
+    assert found.env_args == ("g=9.81", 'path="/etc/passwd"')
+
+
+@pytest.mark.parametrize("field", [{"env": "trap_for_imports:Env-v0"}, {"wrappers": ["trap_for_imports:f"]}], ids=str)
 @pytest.mark.parametrize("command", ["eval", "resume"])
-def test_no_command_imports_what_a_file_names(command, tmp_path, monkeypatch):
+def test_no_command_imports_what_a_file_names(command, field, tmp_path, monkeypatch):
     (tmp_path / "trap_for_imports.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     run = make_run(tmp_path / "run")
     data = make_config()
-    data["experiment"]["env"] = "trap_for_imports:Env-v0"
+    data["experiment"].update(field)
     (run / "config.json").write_text(json.dumps(data))
     result = lsac(command, run)
     assert result.code == 2

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from lsac.agents import AGENTS
-from lsac.collect.pool import Source
-from lsac.envs.gymnasium import describe
+from lsac.envs.sources import given
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
 from lsac.train import run as running
-from lsac.train.run import Environments, Observer, run
+from lsac.train.run import Observer, run
 from lsac.types import Agent, Refresh, memoryless
 
 CHUNK, CHUNKS, UPDATES = 8, 7, 4
@@ -50,8 +49,7 @@ def make(config, spec):
 
 def train(experiment):
     """A run without a folder: what is left of it, and its lines of metrics."""
-    source, lines = Source(None, lambda: gym.make(experiment.env)), []
-    environments = Environments(describe(source.make(), experiment.gamma), source, None)
+    environments, lines = given(lambda: gym.make(experiment.env))._replace(evaluation=None), []
     result = run(experiment, environments, observer=Observer(lambda progress: lines.extend(progress.lines)))
     assert result.finished
     return result, lines

@@ -13,12 +13,12 @@ import pytest
 from lsac.agents import AGENTS
 from lsac.collect import wire
 from lsac.collect.groups import Discounts, Group, make_actors
-from lsac.collect.pool import Source
 from lsac.collect.wire import GroupPlan
-from lsac.envs.gymnasium import Simulator
+from lsac.envs.gymnasium import Simulator, Spaces
+from lsac.envs.sources import Environments, Source
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, check
-from lsac.train.run import Environments, describe, run
+from lsac.train.run import run
 from lsac.types import Agent
 
 GAMMA = 0.9
@@ -206,10 +206,9 @@ def test_every_collected_transition_is_observed_once_and_before_it_is_used(optio
         Config(), "numbered", steps=48, seeds=2, num_envs=2, chunk=8, utd=0.25, eval_every=0, **options
     )
     check(experiment)
-    source = Source(None, Numbered)
-    spec = describe(source, GAMMA)
+    environments = Environments("numbered", Source(Numbered, None), None, Spaces(Numbered()))
     Numbered.made = 0
-    result = run(experiment, Environments(spec, source, None))
+    result = run(experiment, environments)
     assert (result.finished, result.step) == (True, 48)
     for seed, simulators in enumerate([(0, 1), (2, 3)]):
         expected = np.zeros(400)

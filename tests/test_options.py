@@ -24,7 +24,18 @@ from lsac.agents import AGENTS
 from lsac.agents.lsac.agent import Config as LsacConfig
 from lsac.errors import InputError
 from lsac.nn.networks import ACTIVATIONS, Activation
-from lsac.options import AtLeast, Between, LayerWidths, MoreThan, OneOf, OwnBuffer, check_options, marked
+from lsac.options import (
+    Arguments,
+    AtLeast,
+    Between,
+    LayerWidths,
+    MoreThan,
+    OneOf,
+    OwnBuffer,
+    References,
+    check_options,
+    marked,
+)
 from lsac.replay import ring as rb
 from lsac.runs.experiment import FINITE_POSITIVE, Experiment, check
 from lsac.types import Agent
@@ -51,6 +62,10 @@ LIMITS = [
     (OneOf(("a", "b")), "b", "c", "must be one of a, b"),
     (LayerWidths(), (1,), (), "needs at least one layer of at least one unit"),
     (LayerWidths(), (2, 1), (2, 0), "needs at least one layer of at least one unit"),
+    (Arguments(), (), ("g",), "must be name=value, each name once, for example g=9.81"),
+    (Arguments(), ("g=1", "h=", "x=a=b"), ("g=1", "g=2"), "must be name=value, each name once, for example g=9.81"),
+    (References(), ("a.b:c",), ("c",), "must be module:name, for example gymnasium.wrappers:FlattenObservation"),
+    (References(), (), ("a:b.c",), "must be module:name, for example gymnasium.wrappers:FlattenObservation"),
 ]
 
 

@@ -14,10 +14,10 @@ import pytest
 import small
 
 from lsac.agents import AGENTS
-from lsac.collect.pool import Source
 from lsac.envs.probes import PROBES
+from lsac.envs.sources import given
 from lsac.runs.experiment import Experiment, check, make_agent
-from lsac.train.run import Environments, describe, run
+from lsac.train.run import run
 
 pytestmark = pytest.mark.computing
 
@@ -92,11 +92,10 @@ def train(algorithm, probe):
         **ON_POLICY if small.on_policy(algorithm) else OFF_POLICY,
     )
     check(experiment)
-    source = Source(None, lambda: gym.make(experiment.env))
-    spec = describe(source, experiment.gamma)
-    result = run(experiment, Environments(spec, source, None))
+    environments = given(lambda: gym.make(experiment.env))
+    result = run(experiment, environments)
     assert result.finished
-    return make_agent(experiment, spec), result.learner.state
+    return make_agent(experiment, environments.spec(experiment.gamma)), result.learner.state
 
 
 def look(agent, state, obs, on_policy):

@@ -1,21 +1,19 @@
 """How many workers a run takes: measured, remembered, and never in the way of a run."""
 
 import json
-import os
-import sys
 
 import pytest
-from gymnasium.envs.registration import EnvSpec
 from small import config
 
-from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
 from lsac.envs.rates import Rates
+from lsac.envs.recipes import Recipe
+from lsac.envs.sources import given
 from lsac.runs.experiment import Experiment
 from lsac.train import device_memory
-from lsac.train.run import choose_workers, source_of
+from lsac.train.run import choose_workers
 
-PENDULUM = adapter.find("Pendulum-v1")
+PENDULUM = given("Pendulum-v1").training.recipe
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +42,8 @@ def test_a_measurement_is_remembered_for_its_environment_alone():
     assert measured is not None
     assert measured.alone > 100
     assert rates.known(PENDULUM) == measured
-    assert rates.known(adapter.find("Hopper-v5")) is None
+    for other in (given("Hopper-v5"), given("Pendulum-v1", env_kwargs={"g": 1.0})):
+        assert rates.known(other.training.recipe) is None
 
 
 def test_a_damaged_memory_is_measured_again():
@@ -58,9 +57,8 @@ def test_a_damaged_memory_is_measured_again():
 
 @pytest.mark.parametrize("entry_point", ["faulty_envs:NoSuchClass", "faulty_envs:HangsAtOnce"])
 def test_a_simulator_that_fails_yields_no_rate_and_no_delay(entry_point, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setattr(rates, "START_UP", 4.0)
-    assert rates.measure(EnvSpec("Bad-v0", entry_point=entry_point), 0.1) is None
+    assert rates.measure(Recipe(factory=entry_point), 0.1) is None
     assert not (rates.cache_folder() / "simulation.json").exists()
 
 
@@ -72,14 +70,14 @@ def test_a_run_takes_what_was_measured(monkeypatch):
     said = []
     monkeypatch.setattr(rates, "cores", lambda: 8)
     monkeypatch.setattr(rates, "measure", lambda spec, seconds: Rates(8, 100.0, 290.0))
-    assert choose_workers(source_of("Pendulum-v1"), experiment(seeds=3), said.append) == 3
+    assert choose_workers(given("Pendulum-v1").training, experiment(seeds=3), said.append) == 3
     assert said == ["simulation: 100 steps/s in one process, 290 in 8: 3 workers"]
 
 
 def test_nothing_is_measured_where_there_is_no_choice(monkeypatch):
     monkeypatch.setattr(rates, "cores", lambda: 8)
     monkeypatch.setattr(rates, "measure", None)  # not called
-    source = source_of("Pendulum-v1")
+    source = given("Pendulum-v1").training
     assert choose_workers(source, experiment(seeds=1), print) == 1  # one simulator
     assert choose_workers(source, experiment(seeds=3, workers=5), print) == 5  # asked for
     monkeypatch.setattr(rates, "cores", lambda: 1)
@@ -90,7 +88,7 @@ def test_what_cannot_be_measured_gets_a_worker_per_core(monkeypatch):
     said = []
     monkeypatch.setattr(rates, "cores", lambda: 8)
     monkeypatch.setattr(rates, "measure", lambda spec, seconds: None)
-    assert choose_workers(source_of("Pendulum-v1"), experiment(seeds=3), said.append) == 8
+    assert choose_workers(given("Pendulum-v1").training, experiment(seeds=3), said.append) == 8
     assert said == ["simulation: could not be measured, one worker per core"]
 
 

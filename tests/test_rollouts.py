@@ -8,11 +8,12 @@ import pytest
 import small
 from replays import replay_of, spec_of
 
-from lsac.collect.pool import Pool, Source, training_groups
+from lsac.collect.pool import Pool, training_groups
+from lsac.envs.gymnasium import Spaces
+from lsac.envs.sources import Source
 from lsac.replay import ring as rb
 from lsac.replay import rollouts
 from lsac.runs.experiment import Experiment
-from lsac.train.run import describe
 
 SPEC = spec_of(1, 1)
 gae = jax.jit(rollouts.gae)
@@ -100,9 +101,9 @@ class Counter(gym.Env):
 def test_what_simulators_deliver_is_read_as_their_trajectories(num_envs):
     """Six simulators are two groups. Rows come ordered by time, then by simulator, as `Replay.stride` promises."""
     Counter.made = 0
-    source = Source(None, Counter)
+    source = Source(Counter, None)
     experiment = Experiment(small.config("ppo"), "counter", num_envs=num_envs, chunk=10 * num_envs, learning_starts=0)
-    spec = describe(source, experiment.gamma)
+    spec = Spaces(Counter()).spec(experiment.gamma)
     pool = Pool(experiment, spec, source, training_groups([0, 1], num_envs), workers=1)
     try:
         pool.reset(0)

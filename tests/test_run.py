@@ -20,6 +20,7 @@ from commands import TINY, Result, finish, lsac, metrics, start
 
 from lsac.agents import AGENTS, sac
 from lsac.cli import training as cli_training
+from lsac.envs.sources import of_experiment
 from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.runs.checkpoint import Checkpoint
@@ -31,7 +32,7 @@ from lsac.train.evaluate_run import policies_of
 from lsac.train.logger import Logger
 from lsac.train.loop import Loop
 from lsac.train.resume import Saved
-from lsac.train.run import Observer, environments_of
+from lsac.train.run import Observer
 from lsac.train.stopping import Stop
 
 SMALL = (
@@ -497,7 +498,7 @@ def test_eval_plays_the_policies_of_the_last_checkpoint(run):
 
 def test_best_and_last_are_the_policies_they_say(run):
     folder, experiment = RunFolder.open(run)
-    spec = environments_of(experiment).spec
+    spec = of_experiment(experiment).spec(experiment.gamma)
     policies, steps = policies_of(folder, experiment, spec, "last")
     state = folder.checkpoints.load().state
     assert steps == [256, 256]

@@ -6,10 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium import wrappers as gw
 from gymnasium.wrappers import NormalizeObservation, TimeLimit
 
-from lsac.envs import gymnasium as adapter
-from lsac.envs import states
+from lsac.envs import ids, states
 from lsac.errors import CheckpointError
 
 TASKS = (
@@ -19,18 +19,23 @@ TASKS = (
 
 
 def make(env_id):
-    return adapter.build(adapter.find(env_id))
+    return ids.build(ids.find(env_id))
+
+
+def as_bytes(obs):
+    return b"".join(np.asarray(part).tobytes() for part in (obs.values() if isinstance(obs, dict) else [obs]))
 
 
 def play(env, count, seed):
     """What an environment answers to random actions, episode after episode."""
     rng, answers = np.random.default_rng(seed), []
     for _ in range(count):
-        action = rng.uniform(env.action_space.low, env.action_space.high).astype(np.float32)
+        low, high = (np.clip(bound, -3.0, 3.0) for bound in (env.action_space.low, env.action_space.high))
+        action = rng.uniform(low, high).astype(np.float32)
         obs, reward, terminated, truncated, _ = env.step(action)
-        answers.append((obs.tobytes(), reward, terminated, truncated))
+        answers.append((as_bytes(obs), reward, terminated, truncated))
         if terminated or truncated:
-            answers.append(env.reset()[0].tobytes())
+            answers.append(as_bytes(env.reset()[0]))
     return answers
 
 
@@ -55,6 +60,89 @@ def test_a_captured_simulator_goes_on_bit_for_bit(env_id):
         "it is all there at once"
     )
     assert play(other, 200, seed=2) == play(env, 200, seed=2)
+
+
+ONES = np.float32(-1.0), np.float32(1.0)
+WRAPPED = {
+    "RescaleAction": lambda env: gw.RescaleAction(env, *ONES),
+    "ClipAction": gw.ClipAction,
+    "TransformAction": lambda env: gw.TransformAction(env, lambda action: 0.5 * action, env.action_space),
+    "ClipReward": lambda env: gw.ClipReward(env, -1.0, 1.0),
+    "TransformReward": lambda env: gw.TransformReward(env, lambda reward: reward / 2),
+    "FlattenObservation": gw.FlattenObservation,
+    "ReshapeObservation": lambda env: gw.ReshapeObservation(env, (3, 1)),
+    "RescaleObservation": lambda env: gw.RescaleObservation(env, *ONES),
+    "DtypeObservation": lambda env: gw.DtypeObservation(env, np.float32),
+    "FilterObservation": lambda env: gw.FilterObservation(gw.TimeAwareObservation(env, flatten=False), ["obs"]),
+    "TransformObservation": lambda env: gw.TransformObservation(env, lambda obs: 2 * obs, env.observation_space),
+    "TimeAwareObservation": gw.TimeAwareObservation,
+    "FrameStackObservation": lambda env: gw.FrameStackObservation(env, 3),
+    "DelayObservation": lambda env: gw.DelayObservation(env, 2),
+    "StickyAction": lambda env: gw.StickyAction(env, 0.5),
+    "NormalizeReward": gw.NormalizeReward,
+    "RecordEpisodeStatistics": gw.RecordEpisodeStatistics,
+    "several": lambda env: gw.NormalizeReward(gw.FrameStackObservation(gw.ClipReward(env, -1.0, 1.0), 2)),
+}
+
+
+def test_every_supported_wrapper_is_tried():
+    known = {wrapper.__name__ for wrapper in (*states.STATELESS, *states.STATEFUL)}
+    assert known - WRAPPED.keys() == {"PassiveEnvChecker", "OrderEnforcing", "TimeLimit"}, "the others wrap every task"
+
+
+@pytest.mark.parametrize("before", [0, 1, 137, 250])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_captured_wrapper_goes_on_bit_for_bit(name, before):
+    """In an episode (of 200 steps), at its start, and in a later one."""
+    env, other = (WRAPPED[name](make("Pendulum-v1")) for _ in "ab")
+    env.reset(seed=3)
+    play(env, before, seed=0)
+    state = carried(states.take(env))
+    other.reset(seed=99)
+    play(other, 20, seed=1)
+    states.put(other, state)
+    assert play(other, 300, seed=2) == play(env, 300, seed=2)
+
+
+def test_the_counters_of_an_episode_are_captured():
+    env, other = (gw.RecordEpisodeStatistics(make("Pendulum-v1")) for _ in "ab")
+    env.reset(seed=3)
+    play(env, 450, seed=0)
+    states.put(other, carried(states.take(env)))
+    for one in (env, other):
+        play(one, 150, seed=1)
+    assert other.episode_count == env.episode_count == 3
+    assert list(other.return_queue) == list(env.return_queue)
+    assert list(other.length_queue) == [200, 200, 200]
+
+
+@pytest.mark.parametrize("name", [name for name in WRAPPED if name in {w.__name__ for w in states.STATEFUL}])
+def test_the_state_of_a_wrapper_matters(name, monkeypatch):
+    """The negative control: without it, something differs."""
+    kind = getattr(gw, name)
+    env, other = (WRAPPED[name](make("Pendulum-v1")) for _ in "ab")
+    env.reset(seed=3)
+    play(env, 137, seed=0)
+    monkeypatch.setitem(states.STATEFUL, kind, ())
+    state = states.take(env)
+    other.reset(seed=99)
+    states.put(other, state)
+    same = play(other, 300, seed=2) == play(env, 300, seed=2)
+    assert not same or [*other.return_queue] != [*env.return_queue]
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    ["a text", [1], {"queue": [0] * 4}, {"queue": 7}, {"array": "nothing"}, {"number": []}, {"other": 1}],
+    ids=str,
+)
+def test_a_wrapper_does_not_take_everything(spoiled):
+    env = gw.FrameStackObservation(make("Pendulum-v1"), 3)
+    env.reset(seed=0)
+    state = states.take(env)
+    wrappers = [spoiled if isinstance(value, dict) else value for value in state.metadata["wrappers"]]
+    with pytest.raises(CheckpointError, match=r"^the state of a simulator does not fit this environment"):
+        states.put(env, state._replace(metadata=state.metadata | {"wrappers": wrappers}))
 
 
 def test_the_integration_state_alone_is_not_enough_on_ant():

@@ -13,6 +13,7 @@ from mutations import same
 from test_hostile import AUDIT
 
 from lsac.collect import wire
+from lsac.envs.recipes import Recipe
 from lsac.envs.states import SimulatorState
 from lsac.errors import CheckpointError, EnvironmentFault, InputError
 
@@ -33,13 +34,15 @@ EPISODE = wire.Episode(step=2, reward=-0.1, length=200)
 PLAYED = wire.Played(np.array([1.0, np.nan]), np.array([200, 3]), np.ones((0, 5), np.float32))
 STORED = {"vectors": np.ones((2, 3, 9), np.float32), "first": np.array([[True, False, True]] * 2)}
 TABLE = wire.TableFile("/dev/shm/lsac-x/policies", [2, 50])
+RECIPE = Recipe("{}", "", ["gymnasium.wrappers:ClipAction"])
 MESSAGES = {
     "GroupPlan": PLAN,
     "Episode": EPISODE,
     "GroupState": GROUP,
     "SimulatorState": SIMULATOR,
     "TableFile": TABLE,
-    "Setup": wire.Setup({"experiment": {"hidden": [8]}}, "{}", [PLAN, PLAN], 2, TABLE, TABLE, 1234, None),
+    "Recipe": RECIPE,
+    "Setup": wire.Setup({"experiment": {"hidden": [8]}}, RECIPE, ["/a"], [PLAN, PLAN], 2, TABLE, TABLE, 1234, None),
     "Reset": wire.Reset(2**40),
     "Collect": wire.Collect(step=8, steps=4, random=True),
     "Evaluate": wire.Evaluate(step=8, deterministic=False),

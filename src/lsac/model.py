@@ -7,7 +7,7 @@ action, _ = model.predict(obs, deterministic=True)
 
 import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self, get_type_hints
@@ -19,7 +19,9 @@ import numpy as np
 
 from lsac import streams
 from lsac.agents import AGENTS, summary
-from lsac.envs import gymnasium as adapter
+from lsac.envs.recipes import read_arguments
+from lsac.envs.sources import Make, given
+from lsac.envs.wrapping import Wrap
 from lsac.errors import CheckpointError, InputError
 from lsac.options import shown, typed
 from lsac.presets import preset as find_preset
@@ -29,7 +31,7 @@ from lsac.runs.folder import RunFolder
 from lsac.train.display import Display
 from lsac.train.evaluate_run import agents_of
 from lsac.train.logger import Progress
-from lsac.train.run import Environments, Observer, Start, evaluation_source_of, new_folder, run, source_of
+from lsac.train.run import Observer, Start, new_folder, run
 from lsac.train.stopping import Stop
 from lsac.types import EnvSpec
 
@@ -42,21 +44,26 @@ class Model:
 
     algorithm = ""
 
-    def __init__(self, env: str | gym.Env, *, seed: int = 0, preset: str = "default", **options: Any):
-        if not isinstance(env, (str, gym.Env)):
-            raise InputError(f"env: {shown(env)} is neither the id of an environment nor an environment")
-        self._env = env
-        name = env if isinstance(env, str) else env.spec.id if env.spec else type(env.unwrapped).__name__
-        self._can_be_copied, self._made_in_python = (True, False) if isinstance(env, str) else _made(env)
-        defaults = find_preset(self.algorithm, preset, name)
+    def __init__(
+        self,
+        env: str | gym.Env | Make,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[str | Wrap] = (),
+        eval_env: str | gym.Env | Make | None = None,
+        seed: int = 0,
+        preset: str = "default",
+        **options: Any,
+    ):
+        """`env` is an id, an environment, or a function that creates one; see `lsac.envs.sources.given`."""
+        self._environments = given(env, env_kwargs=env_kwargs, wrappers=wrappers, eval_env=eval_env)
+        found = self._environments
+        defaults = find_preset(self.algorithm, preset, found.name)
+        defaults = dataclasses.replace(defaults, env_args=found.args, wrappers=found.wrappers)
         self.experiment = _with_options(defaults, {"seed": seed, **options})
         check(self.experiment)
-        if not self._can_be_copied and self.experiment.seeds * self.experiment.num_envs > 1:
-            raise InputError(
-                f"environment {name}: an object without a spec, or in a wrapper that does not record its arguments, "
-                "serves one seed and one num_envs only"
-            )
-        self._simulator = adapter.Simulator(adapter.build(adapter.find(env)) if isinstance(env, str) else env)
+        if found.why_single and self.experiment.seeds * self.experiment.num_envs > 1:
+            raise InputError(found.why_single)
         self._set_agent()
         self._state: Any = None
         self._generated_at = 0
@@ -80,14 +87,10 @@ class Model:
         if self.num_timesteps:
             experiment = for_run(experiment, self.num_timesteps)  # earlier calls count towards the length
         wanted = out is not None or callback is not None or progress_bar
-        environments = Environments(
-            self._spec(experiment),
-            source_of(self._env),
-            evaluation_source_of(self._env) if wanted and self._can_be_copied else None,
-        )
+        environments = self._environments if wanted else self._environments._replace(evaluation=None)
         folder = None
         if out is not None:
-            notes = {"inherits": self._state is not None, "made_in_python": self._made_in_python}
+            notes = {"inherits": self._state is not None, "made_in_python": not self._environments.recreatable}
             folder = new_folder(Path(out), experiment, environments, **notes)
         start = Start(self._state, self._generated_at) if self._state is not None else None
         stop = Stop()
@@ -130,7 +133,7 @@ class Model:
         policy = jax.tree.map(lambda leaf: jnp.asarray(leaf[seed_index]), self._agent.policy(self._current_state()))
         memory = self._memory(len(batch), state, episode_start)
         action, memory = self._actors[deterministic](policy, memory, batch, jax.random.split(key, len(batch)))
-        scaled = np.stack([self._simulator.scaled(a) for a in np.asarray(action)])
+        scaled = np.stack([self._environments.space.scaled(a) for a in np.asarray(action)])
         return (scaled[0] if single else scaled), memory if jax.tree.leaves(memory) else None
 
     def _memory(self, count: int, state: Any, episode_start: Any) -> Any:
@@ -147,7 +150,7 @@ class Model:
         path = _with_suffix(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         record = {"config": to_json(self.experiment), "timesteps": self.num_timesteps}
-        record |= {"generated_at": self._generated_at, "made_in_python": self._made_in_python}
+        record |= {"generated_at": self._generated_at, "made_in_python": not self._environments.recreatable}
         datafile.write(path, datafile.named(self._current_state()), record)
         return path
 
@@ -193,7 +196,11 @@ class Model:
 
     @classmethod
     def _with_experiment(cls, experiment: Experiment, env: str | gym.Env | None) -> Self:
-        model = cls(experiment.env if env is None else env)
+        if env is None:
+            kwargs = read_arguments(experiment.env_args)
+            model = cls(experiment.env, env_kwargs=kwargs, wrappers=experiment.wrappers)
+        else:
+            model = cls(env)
         model.experiment = experiment
         model._set_agent()
         return model
@@ -208,7 +215,7 @@ class Model:
         }
 
     def _spec(self, experiment: Experiment) -> EnvSpec:
-        return self._simulator.spec(experiment.gamma)
+        return self._environments.spec(experiment.gamma)
 
     def _compact(self, state: Any) -> Any:
         """A state without the data that can be generated again."""
@@ -216,7 +223,7 @@ class Model:
 
     def _batch(self, obs: Any) -> tuple[bool, np.ndarray]:
         """Whether `obs` is a single observation, and the observations as [B, O]."""
-        space, value = self._simulator.obs_space, obs
+        space, value = self._environments.space.observation, obs
         if isinstance(space, gym.spaces.Dict):  # its first entry shows whether it is a batch
             name, space = next(iter(space.spaces.items()))
             value = obs[name]
@@ -225,9 +232,9 @@ class Model:
         if extra not in (0, 1) or np.shape(value)[extra:] != shape:
             raise InputError(f"obs: has shape {np.shape(value)}, but {shape} or a batch of it is expected")
         if extra == 0:
-            return True, self._simulator.flat(obs)[None]
+            return True, self._environments.space.flat(obs)[None]
         rows = [{k: v[i] for k, v in obs.items()} for i in range(len(value))] if value is not obs else obs
-        return False, np.stack([self._simulator.flat(row) for row in rows])
+        return False, np.stack([self._environments.space.flat(row) for row in rows])
 
     def _init_keys(self) -> jax.Array:
         return jnp.stack([streams.root(seed, streams.INIT) for seed in self.experiment.seed_list])
@@ -247,19 +254,9 @@ def _steps(record: datafile.Record, name: str, path: Path) -> int:
     return value
 
 
-def _made(env: gym.Env) -> tuple[bool, bool]:
-    """Whether an environment can be copied, and whether it differs from what its id alone would create."""
-    spec = env.spec
-    if spec is None:
-        return False, True
-    copied = all(wrapper.kwargs is not None for wrapper in spec.additional_wrappers)
-    plain = dataclasses.replace(spec, kwargs={k: v for k, v in spec.kwargs.items() if k != "render_mode"})
-    return copied, plain != gym.registry.get(spec.id)
-
-
 def _with_options(base: Experiment, options: dict[str, Any]) -> Experiment:
     """An experiment with some options of its own or of its agent replaced."""
-    fields = {f.name for f in dataclasses.fields(base)} - {"agent", "env", "steps"}
+    fields = {f.name for f in dataclasses.fields(base)} - {"agent", "env", "env_args", "wrappers", "steps"}
     inner = {f.name for f in dataclasses.fields(base.agent)}
     for name in options:
         if name not in fields | inner:

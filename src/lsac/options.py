@@ -11,6 +11,7 @@ A limit is declared on the field that it limits:
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -113,6 +114,31 @@ class LayerWidths(Limit):
 
     def accepts(self, value: Any) -> bool:
         return len(value) > 0 and min(value) >= 1
+
+
+@dataclass(frozen=True)
+class Arguments(Limit):
+    """Arguments of an environment, each written as name=value."""
+
+    @property
+    def clause(self) -> str:
+        return "must be name=value, each name once, for example g=9.81"
+
+    def accepts(self, value: Any) -> bool:
+        names = [re.fullmatch(r"([A-Za-z_]\w*)=.*", item, re.DOTALL) for item in value]
+        return all(names) and len({name[1] for name in names if name}) == len(names)
+
+
+@dataclass(frozen=True)
+class References(Limit):
+    """Functions or classes, each written as module:name."""
+
+    @property
+    def clause(self) -> str:
+        return "must be module:name, for example gymnasium.wrappers:FlattenObservation"
+
+    def accepts(self, value: Any) -> bool:
+        return all(re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", item) for item in value)
 
 
 @dataclass(frozen=True)

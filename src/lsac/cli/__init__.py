@@ -56,7 +56,7 @@ def main() -> None:
     try:
         code = COMMANDS[args[0]](args[1:])
     except LsacError as error:
-        print(f"lsac: {error}", file=sys.stderr)
+        print(*filter(None, [error.detail, f"lsac: {error}"]), sep="\n", file=sys.stderr)
         code = error.exit_code
     except Exception:
         traceback.print_exc()

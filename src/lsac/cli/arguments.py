@@ -1,11 +1,8 @@
 """Parses the arguments of a command."""
 
-import importlib
 from typing import Any
 
 import tyro
-
-from lsac.errors import InputError
 
 
 def parse(cls: Any, args: list[str], prog: str, text: str, **more: Any) -> Any:
@@ -23,10 +20,10 @@ def peek(args: list[str], flag: str) -> str | None:
     return None
 
 
-def import_module(module: str | None) -> None:
-    """Imports a module that the user named. Files of a run must never cause an import, so it has to be an option."""
-    if module is not None:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise InputError(f"--module {module}: cannot be imported ({error})") from None
+def import_modules(modules: tuple[str, ...]) -> None:
+    """Imports modules that the user named. Files of a run must never cause an import, so it has to be an option."""
+    if modules:
+        from lsac.envs import ids  # takes a second
+
+        for module in modules:
+            ids.import_module(module, f"--module {module}:")

@@ -15,12 +15,13 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from lsac.agents import AGENTS
+from lsac.envs.sources import given
 from lsac.nn import langevin
 from lsac.presets import preset as find_preset
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.train import device_memory
-from lsac.train.run import cache_compilations, environments_of
+from lsac.train.run import cache_compilations
 from lsac.types import Agent, Array, EnvSpec
 
 ROWS = 100_000
@@ -98,7 +99,7 @@ def run_products(products: list[Product], operands: list[tuple[Array, Array]]) -
 def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
     """Prints one line per algorithm, each as soon as it is measured."""
     experiments = {name: find_preset(name, preset, env) for name in algorithms or AGENTS}
-    spec = environments_of(next(iter(experiments.values()))).spec
+    spec = given(env).spec(gamma=0.0)  # every algorithm has its own discount
     cache_compilations()
     print(
         f"{env}: {spec.obs_dim} observations, {spec.action_dim} actions; {seeds} seed{'s' if seeds > 1 else ''} "
@@ -155,7 +156,7 @@ def published(task: str) -> dict[str, Published]:
 def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
     """Prints the cost of every algorithm next to the numbers of the LSAC paper, each line as soon as it is measured."""
     experiments = {name: find_preset(name, preset, env) for name in AGENTS}
-    spec, paper = environments_of(next(iter(experiments.values()))).spec, published(env.split("-")[0])
+    spec, paper = given(env).spec(gamma=0.0), published(env.split("-")[0])
     cache_compilations()
     print(
         f"{env}: {seeds} seed{'s' if seeds > 1 else ''} on {jax.devices()[0].device_kind}; medians of {rounds} rounds "

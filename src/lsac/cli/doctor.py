@@ -6,8 +6,8 @@ import sys
 
 import jax
 
-from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
+from lsac.envs.sources import given
 from lsac.runs.experiment import versions
 from lsac.train import device_memory
 
@@ -24,10 +24,13 @@ def diagnose(env_id: str, seconds: float) -> int:
         print(f"device: {device} ({device.device_kind}), {device_memory.size(free) if free else 'unknown memory'} free")
     text = rendering()
     print(f"rendering: {text}")
-    spec = adapter.find(env_id)
-    adapter.Simulator(adapter.build(spec)).close()  # raises an error if the environment cannot be used
-    measured = rates.measure(spec, seconds)
-    print(f"simulation of {env_id}: {measured.sentence() if measured else 'its simulator fails under random actions'}")
+    recipe = given(env_id).training.recipe
+    if recipe is None:
+        print(f"simulation of {env_id}: not measured, because no other process can create it")
+    else:
+        measured = rates.measure(recipe, seconds)
+        failed = "its simulator fails under random actions"
+        print(f"simulation of {env_id}: {measured.sentence() if measured else failed}")
     for problem in problems:
         print(f"problem: {problem}")
     return 1 if problems else 0

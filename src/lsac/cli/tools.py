@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from lsac.cli.arguments import import_module, parse
+from lsac.cli.arguments import import_modules, parse
 from lsac.errors import InputError
 
 # eval
@@ -23,8 +23,8 @@ class Evaluate:
     """last (of the newest checkpoint) or best (in the evaluations during training)"""
     stochastic: bool = False
     """use exploratory actions instead of deterministic ones"""
-    module: str | None = None
-    """module to import first; needed if the run's environment is module:Env"""
+    module: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """module to import first; needed if the run's environment is module:Env, and for its wrappers; can be repeated"""
 
 
 EVAL_HELP = """Run the trained policies of every seed and print their returns.
@@ -39,7 +39,7 @@ def evaluate(args: list[str]) -> int:
     from lsac.train.evaluate_run import evaluate_run
 
     given = parse(Evaluate, args, "lsac eval", EVAL_HELP)
-    import_module(given.module)
+    import_modules(given.module)
     if given.episodes < 1:
         raise InputError(f"--episodes {given.episodes}: must be at least 1")
     if given.policy not in ("last", "best"):

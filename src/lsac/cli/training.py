@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lsac.cli.arguments import import_module, parse, peek
+from lsac.cli.arguments import import_modules, parse, peek
 from lsac.errors import InputError, Stopped
 
 if TYPE_CHECKING:
+    from lsac.envs.sources import Environments
     from lsac.runs.experiment import Experiment
     from lsac.runs.folder import RunFolder
-    from lsac.train.run import Environments
 
 STOPPED = 75
 """Exit code of a run that was stopped by a signal and saved; `lsac resume` continues it."""
@@ -33,10 +33,11 @@ Presets: {presets}. Options override the settings of the preset.
 
 def train(args: list[str]) -> int:
     from lsac.agents import AGENTS, summary
+    from lsac.envs.sources import of_experiment
     from lsac.presets import preset, presets
     from lsac.runs.experiment import Experiment, check, find_algorithm
     from lsac.runs.folder import default_path
-    from lsac.train.run import environments_of, new_folder
+    from lsac.train.run import new_folder
 
     if not args or args[0].startswith("-"):
         print(
@@ -64,7 +65,7 @@ def train(args: list[str]) -> int:
     if not experiment.env:
         raise InputError("--env: name an environment, for example --env Pendulum-v1")
     check(experiment)
-    environments = environments_of(experiment)
+    environments = of_experiment(experiment)
     folder = new_folder(given.out or default_path(experiment), experiment, environments)
     return _run(experiment, environments, folder, resume=False)
 
@@ -116,8 +117,8 @@ class Resume:
     """folder of the run"""
     steps: int | None = None
     """new total of environment steps per seed, to extend the run"""
-    module: str | None = None
-    """module to import first; needed if the run's environment is module:Env"""
+    module: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """module to import first; needed if the run's environment is module:Env, and for its wrappers; can be repeated"""
 
 
 RESUME_HELP = """Continue a stopped run from its newest checkpoint, or extend a finished one with --steps.
@@ -132,12 +133,13 @@ Examples:
 
 
 def resume(args: list[str]) -> int:
+    from lsac.envs.sources import of_experiment
     from lsac.runs.experiment import check, longer
     from lsac.runs.folder import RunFolder
-    from lsac.train.run import environments_of, require_memory
+    from lsac.train.run import require_memory
 
     given = parse(Resume, args, "lsac resume", RESUME_HELP)
-    import_module(given.module)
+    import_modules(given.module)
     folder, experiment = RunFolder.open(given.run, to_train=True)
     try:
         step = folder.checkpoints.step()
@@ -155,8 +157,8 @@ def resume(args: list[str]) -> int:
         if folder.checkpoints.newest() is None:
             folder.require_unsaved(experiment)
         check(experiment)
-        environments = environments_of(experiment)
-        require_memory(experiment, environments.spec)
+        environments = of_experiment(experiment)
+        require_memory(experiment, environments.spec(experiment.gamma))
         return _run(experiment, environments, folder, resume=True)
     finally:
         folder.release()

@@ -17,7 +17,7 @@ from lsac import streams
 from lsac.collect.wire import Episode, GroupPlan, GroupState, Played
 from lsac.envs import states
 from lsac.envs.gymnasium import Simulator
-from lsac.errors import CheckpointError, EnvironmentFault
+from lsac.errors import CheckpointError, EnvironmentFault, own_traceback
 from lsac.replay import ring as rb
 from lsac.types import Agent, Key
 
@@ -83,7 +83,7 @@ class Group:
         progress: np.ndarray,
     ):
         self.plan, self.simulators = plan, simulators
-        spec = simulators[0].spec(discounts.gamma)
+        spec = simulators[0].spaces.spec(discounts.gamma)
         self.layout = rb.layout_of(spec)
         self._actors, self._discounts = actors, discounts
         self._progress = progress  # [steps done, 1 + index of the active environment or 0], for the watchdog
@@ -171,7 +171,7 @@ class Group:
             self._require_finite({"obs": self._obs[None]}, step)
         for i in np.flatnonzero(~np.isfinite(self._returns)):
             raise EnvironmentFault(f"{self._name(int(i), step)}: the return of its evaluation is {self._returns[i]}")
-        width = self._obs[0].size + self.simulators[0].action_dim + 1
+        width = self._obs[0].size + self.simulators[0].spaces.action_dim + 1
         return Played(self._returns.copy(), self._lengths.copy(), np.asarray(found, np.float32).reshape(-1, width))
 
     def capture(self) -> GroupState | None:
@@ -229,8 +229,10 @@ class Group:
     def _fault(self, i: int, step: int, call: str, error: Exception) -> EnvironmentFault:
         if isinstance(error, EnvironmentFault):
             return EnvironmentFault(f"{self._name(i, step)}: {error}")
-        detail = traceback.format_exception_only(error)[-1].strip()
-        return EnvironmentFault(f"{self._name(i, step)}: {call} raised {detail}")
+        what = traceback.format_exception_only(error)[-1].strip()
+        fault = EnvironmentFault(f"{self._name(i, step)}: {call} raised {what}")
+        fault.detail = own_traceback(error)
+        return fault
 
     def _require_finite(self, values: dict[str, np.ndarray], step: int) -> None:
         """Rejects NaN and ±inf in arrays [T, E, …] and names the first one; once per chunk, to keep it cheap."""

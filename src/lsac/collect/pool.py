@@ -1,7 +1,7 @@
 """The pool: all simulators of a run behind one asynchronous interface. Start a command, then wait for its results.
 
-Environments named by an id run in worker processes, so that a hang or crash does not affect the trainer. Environments
-passed as objects cannot leave this process, so they run in one of its threads.
+Environments that another process can create run in worker processes, so that a hang or crash does not affect the
+trainer. The others, for example objects, run in a thread of this process.
 """
 
 import os
@@ -16,14 +16,15 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import jax
 import numpy as np
 
 from lsac.collect import snapshot, wire
 from lsac.collect.wire import Episode, GroupPlan, GroupState
 from lsac.collect.worker import GroupRunner
-from lsac.errors import CheckpointError, EnvironmentFault, InputError
+from lsac.envs.recipes import search_path
+from lsac.envs.sources import Source
+from lsac.errors import CheckpointError, EnvironmentFault, InputError, LsacError
 from lsac.replay.ring import Stored
 from lsac.runs.experiment import Experiment, make_agent, to_json
 from lsac.types import EnvSpec
@@ -36,13 +37,6 @@ GROUP_SIZE = 4
 
 def never() -> None:
     """A `CheckStop` that never stops."""
-
-
-class Source(NamedTuple):
-    """How environments are created: from a registered spec (in processes) or by a function (in this process)."""
-
-    spec: gym.envs.registration.EnvSpec | None
-    make: Callable[[], gym.Env]
 
 
 def training_groups(seeds: list[int], num_envs: int) -> list[GroupPlan]:
@@ -75,8 +69,8 @@ class Pool:
         """`plans` is the result of `training_groups` or `evaluation_groups`."""
         self.plans = plans
         self.seeds = 1 + max(plan.seed_index for plan in plans)
-        worker: type[_Thread | _Process] = _Thread if source.spec is None else _Process
-        count = 1 if source.spec is None else max(1, min(workers, len(plans)))
+        worker: type[_Thread | _Process] = _Thread if source.recipe is None else _Process
+        count = 1 if source.recipe is None else max(1, min(workers, len(plans)))
         self._memory = tempfile.TemporaryDirectory(prefix="lsac-", dir=_shared_memory())
         length, _ = snapshot.unflatten(make_agent(experiment, spec))
         self._tables = Tables(
@@ -85,8 +79,14 @@ class Pool:
         )
         splits = np.array_split(np.arange(len(plans)), count)
         self._shares = [Share(int(part[0]), plans[int(part[0]) : int(part[-1]) + 1]) for part in splits]
-        self._workers = [worker(experiment, source, share, self._tables) for share in self._shares]
+        self._workers: list[_Thread | _Process] = []
         self._ready = False
+        try:
+            for share in self._shares:
+                self._workers.append(worker(experiment, source, share, self._tables))
+        except BaseException:
+            self.close()
+            raise
 
     def _table(self, name: str, dtype: type, shape: tuple[int, int]) -> np.memmap:
         return np.memmap(Path(self._memory.name, name), dtype, "w+", shape=shape)
@@ -205,7 +205,7 @@ class _Process:
     start_up = 120.0  # seconds for imports, creating simulators and compiling, independent of --env-timeout
 
     def __init__(self, experiment: Experiment, source: Source, share: Share, tables: Tables):
-        assert source.spec is not None
+        assert source.recipe is not None
         progress = tables.progress[share.first : share.first + len(share.plans)]
         self._name = f"the worker of environments {_names(share.plans)}"
         self._watchdog = _Watchdog(progress, share.plans, experiment.env_timeout)
@@ -228,7 +228,8 @@ class _Process:
         self._send(
             wire.Setup(
                 config=to_json(experiment),
-                env=source.spec.to_json(),
+                env=source.recipe,
+                path=search_path(),
                 plans=share.plans,
                 first=share.first,
                 policies=_file(tables.policies),
@@ -294,9 +295,10 @@ class _Thread:
         except RuntimeError:
             platforms = os.environ.get("JAX_PLATFORMS")
             raise InputError(f"JAX_PLATFORMS={platforms}: must include cpu, on which policies act") from None
+        self._release = source.release
         with jax.default_device(self._cpu):
             self._runner = GroupRunner(experiment, share.plans, source.make, tables.policies, progress)
-        self._result: wire.Result = wire.Done()
+        self._result: wire.Result | LsacError = wire.Done()
         self._thread: threading.Thread | None = None
 
     def start(self, command: wire.Command) -> None:
@@ -308,6 +310,8 @@ class _Thread:
         try:
             with jax.default_device(self._cpu):
                 self._result = self._runner.run(command)
+        except LsacError as error:
+            self._result = error
         except Exception as error:
             self._result = wire.failed(error)
 
@@ -318,11 +322,16 @@ class _Thread:
             if self._thread.is_alive() and (stuck := self._watchdog.stuck()):
                 raise EnvironmentFault(stuck)
         self._thread = None
+        if isinstance(self._result, LsacError):
+            raise self._result
         wire.raise_failure(self._result)
         return self._result
 
     def close(self) -> None:
-        """Leaves the environments open: they belong to the user."""
+        if self._thread is None or not self._thread.is_alive():  # a simulator that hangs cannot be closed
+            for group in self._runner.groups:
+                for simulator in group.simulators:
+                    self._release(simulator.env)
 
 
 def _file(table: np.memmap) -> wire.TableFile:

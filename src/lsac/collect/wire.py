@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lsac.envs.recipes import Recipe
 from lsac.envs.states import SimulatorState
 from lsac.errors import CheckpointError, EnvironmentFault, InputError, LsacError
 
@@ -59,7 +60,9 @@ class Setup(NamedTuple):
     """The first command: what to simulate, and with which agent."""
 
     config: dict[str, Any]
-    env: str
+    env: Recipe
+    path: list[str]
+    """where to look for modules"""
     plans: list[GroupPlan]
     first: int
     """index of the worker's first group among all groups"""
@@ -143,6 +146,7 @@ class Failed(NamedTuple):
     kind: str
     message: str
     traceback: str
+    """of the user's own code, or for a bug the whole one"""
 
 
 Result = Done | Collected | Evaluated | Captured | Failed
@@ -153,20 +157,28 @@ ERRORS: dict[str, type[LsacError]] = {"fault": EnvironmentFault, "checkpoint": C
 
 def failed(error: BaseException) -> Failed:
     kind = next((name for name, cls in ERRORS.items() if isinstance(error, cls)), "bug")
+    if isinstance(error, LsacError) and kind != "bug":
+        return Failed(kind, str(error), error.detail)
     return Failed(kind, str(error), "".join(traceback.format_exception(error)))
 
 
 def raise_failure(result: Any) -> None:
     if isinstance(result, Failed):
         if result.kind in ERRORS:
-            raise ERRORS[result.kind](result.message)
+            error = ERRORS[result.kind](result.message)
+            error.detail = result.traceback
+            if error.detail:
+                error.add_note(error.detail)  # Python prints it below the message
+            raise error
         raise RuntimeError(f"a simulator's worker failed:\n{result.traceback}")
 
 
 # Encoding
 
-_TYPES = (GroupPlan, Episode, GroupState, SimulatorState, TableFile, Setup, Reset, Collect, Evaluate, Capture, Restore)
-TYPES: dict[str, Any] = {cls.__name__: cls for cls in (*_TYPES, Done, Collected, Played, Evaluated, Captured, Failed)}
+_PARTS = (GroupPlan, Episode, GroupState, SimulatorState, Recipe, TableFile)
+_COMMANDS = (Setup, Reset, Collect, Evaluate, Capture, Restore)
+_RESULTS = (Done, Collected, Played, Evaluated, Captured, Failed)
+TYPES: dict[str, Any] = {cls.__name__: cls for cls in (*_PARTS, *_COMMANDS, *_RESULTS)}
 
 
 def pack(value: Any) -> tuple[Any, list[np.ndarray]]:

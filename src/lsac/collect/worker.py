@@ -17,7 +17,9 @@ import numpy as np
 from lsac import streams
 from lsac.collect import snapshot, wire
 from lsac.collect.groups import Discounts, Group, make_actors
-from lsac.envs.gymnasium import Simulator, build
+from lsac.envs.gymnasium import Simulator
+from lsac.envs.sources import create
+from lsac.errors import InputError
 from lsac.runs.experiment import Experiment, from_json, make_agent
 
 
@@ -34,7 +36,9 @@ class GroupRunner:
     ):
         e, self._policies = experiment, policies
         simulators = [[Simulator(make_env()) for _ in plan.envs] for plan in plans]
-        spec = simulators[0][0].spec(e.gamma)
+        if len({id(one.env) for group in simulators for one in group}) < sum(map(len, simulators)):
+            raise InputError("env: the function returned the same environment twice; it must create a new one")
+        spec = simulators[0][0].spaces.spec(e.gamma)
         agent = make_agent(e, spec)
         actors = make_actors(agent, spec.action_dim)
         _, self._restore = snapshot.unflatten(agent)
@@ -79,13 +83,16 @@ def main() -> None:
         signal.signal(name, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)  # lets the parent print where a simulator hangs
     connection = Connection(int(sys.argv[1]))
-    setup: wire.Setup = wire.receive(connection)
+    try:
+        setup: wire.Setup = wire.receive(connection)
+    except (EOFError, ConnectionResetError):  # the parent failed before it could say what to do
+        os._exit(0)
+    sys.path[:] = setup.path
     jax.config.update("jax_compilation_cache_dir", setup.cache)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # acting is too short to dispatch to another thread
     gym.logger.min_level = gym.logger.ERROR  # the parent has already shown Gymnasium's warnings
     policies = np.memmap(setup.policies.file, np.float32, "r", shape=tuple(setup.policies.shape))
     progress = np.memmap(setup.progress.file, np.int64, "r+", shape=tuple(setup.progress.shape))
-    spec = gym.envs.registration.EnvSpec.from_json(setup.env)
     own = progress[setup.first : setup.first + len(setup.plans)]
     runner = None
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has exited
@@ -93,7 +100,7 @@ def main() -> None:
             try:
                 if runner is None:
                     experiment = from_json(setup.config, "setup", to_run=False)
-                    runner = GroupRunner(experiment, setup.plans, lambda: build(spec), policies, own)
+                    runner = GroupRunner(experiment, setup.plans, lambda: create(setup.env), policies, own)
                     wire.send(connection, wire.Done())
                 result = runner.run(wire.receive(connection))
             except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -1,7 +1,5 @@
 """Adapter for Gymnasium environments: float32 vectors as observations, actions in [−1, 1], every value checked."""
 
-import difflib
-import importlib
 import logging
 from typing import Any
 
@@ -10,7 +8,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-import lsac.envs.probes  # noqa: F401  (registers the probe environments)
+from lsac.envs.ids import first_line
 from lsac.errors import EnvironmentFault, InputError
 from lsac.types import EnvSpec
 
@@ -18,66 +16,76 @@ from lsac.types import EnvSpec
 mujoco.set_mju_user_warning(logging.getLogger("lsac.mujoco").info)
 
 
-def find(env_id: str) -> gym.envs.registration.EnvSpec:
-    """The registered spec of an id, or an error that suggests a similar id; `module:Env-v0` imports the module."""
-    try:
-        module, colon, name = env_id.partition(":")
-        if colon:
-            importlib.import_module(module)
-        return gym.spec(name if colon else env_id)
-    except (gym.error.Error, ImportError) as error:
-        close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        reason = "" if isinstance(error, gym.error.UnregisteredEnv) else f" ({_first_line(error)})"
-        raise InputError(f"--env {env_id}: no such Gymnasium environment{reason}{hint}") from None
+def name_of(env: gym.Env) -> str:
+    return env.spec.id if env.spec else type(env.unwrapped).__name__
 
 
-def build(spec: gym.envs.registration.EnvSpec | str) -> gym.Env:
-    try:
-        return gym.make(spec, disable_env_checker=True)
-    except Exception as error:
-        name = spec if isinstance(spec, str) else spec.id
-        raise InputError(f"--env {name}: could not be created: {_first_line(error)}") from error
+class Spaces:
+    """The spaces of an environment, and the conversion of its observations and actions to vectors."""
 
+    def __init__(self, env: gym.Env):
+        """Raises an error if the environment cannot be used."""
+        name, action, obs = name_of(env), env.action_space, env.observation_space
+        if not isinstance(action, spaces.Box):
+            kind = type(action).__name__
+            raise InputError(f"environment {name}: its action space is {kind}, but only Box (continuous) actions work")
+        if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
+            raise InputError(
+                f"environment {name}: its action limits are not finite, so [−1, 1] cannot be mapped on them"
+            )
+        boxes = list(obs.spaces.values()) if isinstance(obs, spaces.Dict) else [obs]
+        if not boxes or not all(isinstance(box, spaces.Box) for box in boxes):
+            raise InputError(
+                f"environment {name}: its observation space is {obs}, but a Box or a Dict of Boxes is needed"
+            )
+        for box in boxes:
+            if box.dtype == np.uint8 and len(box.shape or ()) in (2, 3):
+                raise InputError(
+                    f"environment {name}: its observations contain images (uint8 {box.shape}), which are not "
+                    "supported yet; leave them out or flatten them, for example with the wrapper "
+                    "gymnasium.wrappers:FlattenObservation"
+                )
+        self.observation, self.action = obs, action
+        self.obs_shape, self.action_dim = (spaces.flatdim(obs),), spaces.flatdim(action)
+        self._half_range = (action.high - action.low) / 2
 
-def describe(env: gym.Env, gamma: float) -> EnvSpec:
-    """Shapes of an environment's flat observations and actions, or an error if it cannot be used."""
-    name = env.spec.id if env.spec else type(env.unwrapped).__name__
-    action, obs = env.action_space, env.observation_space
-    if not isinstance(action, spaces.Box):
-        kind = type(action).__name__
-        raise InputError(f"environment {name}: its action space is {kind}, but only Box (continuous) actions work")
-    if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
-        raise InputError(f"environment {name}: its action limits are not finite, so [−1, 1] cannot be mapped on them")
-    boxes = list(obs.spaces.values()) if isinstance(obs, spaces.Dict) else [obs]
-    if not boxes or not all(isinstance(box, spaces.Box) for box in boxes):
-        raise InputError(f"environment {name}: its observation space is {obs}, but a Box or a Dict of Boxes is needed")
-    return EnvSpec(obs_shape=(spaces.flatdim(obs),), action_dim=spaces.flatdim(action), gamma=gamma)
+    def spec(self, gamma: float) -> EnvSpec:
+        return EnvSpec(obs_shape=self.obs_shape, action_dim=self.action_dim, gamma=gamma)
+
+    def scaled(self, action: np.ndarray) -> np.ndarray:
+        """Maps an action from [−1, 1] to the environment's action space."""
+        low, high = self.action.low, self.action.high
+        scaled = low + (action.reshape(self.action.shape) + 1.0) * self._half_range
+        return np.clip(scaled, low, high).astype(low.dtype)
+
+    def flat(self, obs: Any) -> np.ndarray:
+        """An observation as one float32 vector: always a copy, because some environments reuse their buffer."""
+        space = self.observation
+        try:
+            flat = spaces.flatten(space, obs) if isinstance(space, spaces.Dict) else obs
+            if not isinstance(space, spaces.Dict) and np.shape(obs) != space.shape:
+                raise EnvironmentFault(f"observation has shape {np.shape(obs)}, the space promises {space.shape}")
+            flat = np.array(flat, dtype=np.float32).reshape(-1)
+        except (TypeError, ValueError, KeyError) as error:
+            raise EnvironmentFault(f"observation cannot be read as numbers ({first_line(error)})") from None
+        if flat.shape != self.obs_shape:
+            expected = self.obs_shape[0]
+            raise EnvironmentFault(f"observation has {flat.shape[0]} numbers, the space promises {expected}")
+        return flat
 
 
 class Simulator:
-    """One environment. It copies every observation, because some environments reuse their buffer."""
+    """One environment, whose observations and actions are vectors."""
 
     def __init__(self, env: gym.Env):
-        self.env = env
-        described = self.spec(gamma=0.0)  # rejects an environment that cannot be used
-        self.obs_shape, self.action_dim = described.obs_shape, described.action_dim
-        self.obs_space = env.observation_space
-        self._dict = isinstance(env.observation_space, spaces.Dict)
-        assert isinstance(env.action_space, spaces.Box)
-        self._low, self._high = env.action_space.low, env.action_space.high
-        self._half_range = (env.action_space.high - env.action_space.low) / 2
-        self._action_shape = env.action_space.shape
-
-    def spec(self, gamma: float) -> EnvSpec:
-        return describe(self.env, gamma)
+        self.env, self.spaces = env, Spaces(env)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         obs, _ = self.env.reset(seed=seed)
-        return self.flat(obs)
+        return self.spaces.flat(obs)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        obs, reward, terminated, truncated, _ = self.env.step(self.scaled(action))
+        obs, reward, terminated, truncated, _ = self.env.step(self.spaces.scaled(action))
         try:
             if isinstance(reward, np.ndarray) and reward.ndim:
                 raise TypeError
@@ -87,27 +95,7 @@ class Simulator:
         if not (_is_flag(terminated) and _is_flag(truncated)):
             flags = f"{_short(terminated)} and {_short(truncated)}"
             raise EnvironmentFault(f"the terminated and truncated flags are {flags}, not booleans")
-        return self.flat(obs), reward, bool(terminated), bool(truncated)
-
-    def scaled(self, action: np.ndarray) -> np.ndarray:
-        """Maps an action from [−1, 1] to the environment's action space."""
-        scaled = self._low + (action.reshape(self._action_shape) + 1.0) * self._half_range
-        return np.clip(scaled, self._low, self._high).astype(self._low.dtype)
-
-    def flat(self, obs: Any) -> np.ndarray:
-        try:
-            flat = spaces.flatten(self.obs_space, obs) if self._dict else obs
-            if not self._dict and np.shape(obs) != self.obs_space.shape:
-                raise EnvironmentFault(
-                    f"observation has shape {np.shape(obs)}, the space promises {self.obs_space.shape}"
-                )
-            flat = np.array(flat, dtype=np.float32).reshape(-1)
-        except (TypeError, ValueError, KeyError) as error:
-            raise EnvironmentFault(f"observation cannot be read as numbers ({_first_line(error)})") from None
-        if flat.shape != self.obs_shape:
-            expected = self.obs_shape[0]
-            raise EnvironmentFault(f"observation has {flat.shape[0]} numbers, the space promises {expected}")
-        return flat
+        return self.spaces.flat(obs), reward, bool(terminated), bool(truncated)
 
     def close(self) -> None:
         self.env.close()
@@ -115,11 +103,6 @@ class Simulator:
 
 def _is_flag(value: Any) -> bool:
     return isinstance(value, (bool, np.bool_))
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _short(value: Any) -> str:

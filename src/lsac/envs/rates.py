@@ -1,5 +1,6 @@
 """Measures how fast this machine simulates, in one process and in parallel, to choose the number of workers."""
 
+import hashlib
 import json
 import math
 import os
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
-from lsac.envs import gymnasium as adapter
+from lsac.envs.gymnasium import Simulator
+from lsac.envs.recipes import Recipe, search_path
+from lsac.envs.sources import create
 
 START_UP = 60.0
 """Seconds that a process may take to import and build its simulator."""
@@ -48,20 +50,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("LSAC_CACHE", Path.home() / ".cache" / "lsac"))
 
 
-def known(spec: EnvSpec) -> Rates | None:
+def known(recipe: Recipe) -> Rates | None:
     """The stored measurement for this environment, these versions and this number of cores; None if there is none."""
     try:
-        _, alone, together = json.loads(_file().read_text())[_key(spec)]
+        _, alone, together = json.loads(_file().read_text())[_key(recipe)]
         return Rates(cores(), float(alone), float(together))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def measure(spec: EnvSpec, seconds: float) -> Rates | None:
+def measure(recipe: Recipe, seconds: float) -> Rates | None:
     """Runs new simulators, alone and in parallel, `seconds` each, and stores the result; None if one of them failed."""
     count = cores()
-    alone = _sum_of_rates(spec, 1, seconds)
-    together = _sum_of_rates(spec, count, seconds) if alone and count > 1 else alone
+    alone = _sum_of_rates(recipe, 1, seconds)
+    together = _sum_of_rates(recipe, count, seconds) if alone and count > 1 else alone
     if not alone or not together:
         return None
     rates = Rates(count, alone, together)
@@ -73,7 +75,7 @@ def measure(spec: EnvSpec, seconds: float) -> Rates | None:
     aside = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps({**(table if isinstance(table, dict) else {}), _key(spec): rates}))
+        aside.write_text(json.dumps({**(table if isinstance(table, dict) else {}), _key(recipe): rates}))
         aside.replace(file)
     except OSError:  # without a writable cache the next run measures again
         pass
@@ -84,11 +86,14 @@ def _file() -> Path:
     return cache_folder() / "simulation.json"
 
 
-def _key(spec: EnvSpec) -> str:
-    return f"{spec.id}, {cores()} cores, gymnasium {metadata.version('gymnasium')}, mujoco {metadata.version('mujoco')}"
+def _key(recipe: Recipe) -> str:
+    name = json.loads(recipe.spec)["id"] if recipe.spec else recipe.factory
+    digest = hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:8]  # tells arguments and wrappers apart
+    versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("gymnasium", "mujoco"))
+    return f"{name} {digest}, {cores()} cores, {versions}"
 
 
-def _sum_of_rates(spec: EnvSpec, processes: int, seconds: float) -> float | None:
+def _sum_of_rates(recipe: Recipe, processes: int, seconds: float) -> float | None:
     """Total steps per second of simulators that run at the same time, each in its own process."""
     command = [sys.executable, "-m", "lsac.envs.rates", str(seconds)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -105,7 +110,7 @@ def _sum_of_rates(spec: EnvSpec, processes: int, seconds: float) -> float | None
             stack.callback(child.kill)
         try:
             for child in children:
-                _write(child, spec.to_json())
+                _write(child, json.dumps([recipe, search_path()]))
             if any(child.stdout is None or child.stdout.readline() != "ready\n" for child in children):
                 return None
             for child in children:  # only after all are ready
@@ -121,13 +126,13 @@ def _write(child: subprocess.Popen[str], text: str) -> None:
     child.stdin.flush()
 
 
-def rate(simulator: adapter.Simulator, seconds: float) -> float:
+def rate(simulator: Simulator, seconds: float) -> float:
     """Steps per second under random actions."""
     rng = np.random.default_rng(0)
     simulator.reset(0)
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
-        _, _, terminated, truncated = simulator.step(rng.uniform(-1, 1, simulator.action_dim))
+        _, _, terminated, truncated = simulator.step(rng.uniform(-1, 1, simulator.spaces.action_dim))
         steps += 1
         if terminated or truncated:
             simulator.reset()
@@ -136,7 +141,8 @@ def rate(simulator: adapter.Simulator, seconds: float) -> float:
 
 def main() -> None:
     """The child process of `_sum_of_rates`."""
-    simulator = adapter.Simulator(adapter.build(EnvSpec.from_json(sys.stdin.readline())))
+    recipe, sys.path[:] = json.loads(sys.stdin.readline())
+    simulator = Simulator(create(Recipe(*recipe)))
     rate(simulator, 0.02)
     print("ready", flush=True)
     sys.stdin.readline()

@@ -1,6 +1,7 @@
 """The whole state of a simulator as data, so that a resumed run continues in the middle of an episode, bit for bit.
 
-Gymnasium's MuJoCo and classic-control tasks are supported. Any other environment is supported if it implements
+Gymnasium's MuJoCo and classic-control tasks are supported, and the wrappers of Gymnasium listed below. Any other
+environment is supported if it implements
 
     get_state() -> dict of NumPy arrays and JSON values      set_state(that dict) -> None
 
@@ -10,6 +11,7 @@ with new episodes.
 """
 
 import json
+from collections import deque
 from typing import Any, NamedTuple, cast
 
 import gymnasium as gym
@@ -17,16 +19,31 @@ import mujoco
 import numpy as np
 import safetensors
 import safetensors.numpy
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+from gymnasium import wrappers as gw
 
 from lsac.errors import CheckpointError
 
-WRAPPERS: dict[type, str | None] = {
-    TimeLimit: "_elapsed_steps",
-    OrderEnforcing: "_has_reset",
-    PassiveEnvChecker: None,  # it only checks, and may be absent when a run is resumed
+STATELESS = (
+    *(gw.RescaleAction, gw.ClipAction, gw.TransformAction, gw.ClipReward, gw.TransformReward),
+    *(gw.FlattenObservation, gw.ReshapeObservation, gw.RescaleObservation, gw.DtypeObservation),
+    *(gw.FilterObservation, gw.TransformObservation),
+    gw.PassiveEnvChecker,  # it only checks, and may be absent when a run is resumed
+)
+"""Supported wrappers without a state. Functions that are given to some of them must not have one either."""
+STATEFUL: dict[type, tuple[str, ...]] = {
+    gw.TimeLimit: ("_elapsed_steps",),
+    gw.OrderEnforcing: ("_has_reset",),
+    gw.TimeAwareObservation: ("timesteps",),
+    gw.FrameStackObservation: ("obs_queue",),
+    gw.DelayObservation: ("observation_queue",),
+    gw.StickyAction: ("last_action", "is_sticky_actions", "num_repeats", "repeats_taken"),
+    gw.NormalizeReward: ("return_rms.mean", "return_rms.var", "return_rms.count", "discounted_reward"),
+    gw.RecordEpisodeStatistics: (
+        *("episode_count", "episode_returns", "episode_lengths"),
+        *("time_queue", "return_queue", "length_queue"),
+    ),
 }
-"""Supported wrappers, and the attribute that holds their state, if they have one."""
+"""Supported wrappers with a state, and the attributes that hold it."""
 KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs.probes")
 """Modules whose environments keep their state in numbers, arrays, the random generator and MuJoCo's structures."""
 PICTURES = ("tex_", "mesh_", "skin_", "hfield_")
@@ -43,11 +60,11 @@ class SimulatorState(NamedTuple):
 def take(env: gym.Env) -> SimulatorState | None:
     """The state of an environment and its wrappers; None if it cannot be captured."""
     layers, layer = _layers(env)
-    if any(type(wrapper) not in WRAPPERS for wrapper in layers):
+    if any(type(wrapper) not in {*STATELESS, *STATEFUL} for wrapper in layers):
         return None
-    wrappers = [getattr(wrapper, attribute) for wrapper in layers if (attribute := WRAPPERS[type(wrapper)])]
-    metadata: dict[str, Any] = {"wrappers": wrappers, "random": _random_state(layer)}
     arrays: dict[str, np.ndarray] = {}
+    wrappers = [_packed(getattr(owner, name), f"wrapper.{i}", arrays) for i, (owner, name) in enumerate(_held(layers))]
+    metadata: dict[str, Any] = {"wrappers": wrappers, "random": _random_state(layer)}
     if hasattr(layer, "get_state") and hasattr(layer, "set_state"):
         values, metadata["own"] = layer.get_state(), True
     elif (type(layer).__module__ + ".").startswith(KNOWN) or type(layer).__module__ in KNOWN:
@@ -83,11 +100,10 @@ def put(env: gym.Env, state: SimulatorState) -> None:
         for name in metadata["flat"]:
             arrays[name] = arrays[name].reshape(())
         layers, layer = _layers(env)
-        stateful = [(wrapper, attribute) for wrapper in layers if (attribute := WRAPPERS[type(wrapper)])]
-        for (wrapper, attribute), value in zip(stateful, metadata["wrappers"], strict=True):
-            setattr(wrapper, attribute, value)
+        for (owner, name), value in zip(_held(layers), metadata["wrappers"], strict=True):
+            setattr(owner, name, _unpacked(value, getattr(owner, name), arrays))
         for wrapper in layers:
-            if isinstance(wrapper, PassiveEnvChecker):  # its first step would need the data of a reset
+            if isinstance(wrapper, gw.PassiveEnvChecker):  # its first step would need the data of a reset
                 wrapper.checked_reset = wrapper.checked_step = wrapper.checked_data_reuse = True
         values = dict(metadata["values"])
         values |= {name.split(".", 1)[1]: x for name, x in arrays.items() if name.startswith("array.")}
@@ -115,6 +131,39 @@ def _layers(env: gym.Env) -> tuple[list[gym.Wrapper], gym.Env]:
         wrappers.append(env)
         env = env.env
     return wrappers, env
+
+
+def _held(layers: list[gym.Wrapper]) -> list[tuple[Any, str]]:
+    """Every attribute that holds the state of a wrapper: its owner and its name."""
+    found: list[tuple[Any, str]] = []
+    for wrapper in layers:
+        for attribute in STATEFUL.get(type(wrapper), ()):
+            inner, _, name = attribute.rpartition(".")
+            found.append((getattr(wrapper, inner) if inner else wrapper, name))
+    return found
+
+
+def _packed(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
+    """A value as JSON; its arrays and NumPy numbers are added to `arrays`."""
+    if isinstance(value, deque):
+        return {"queue": [_packed(item, f"{name}.{i}", arrays) for i, item in enumerate(value)]}
+    if isinstance(value, np.ndarray | np.generic):
+        arrays[name] = np.array(value, order="C")
+        return {"number" if isinstance(value, np.generic) else "array": name}
+    return value  # if it is not JSON, the state is not captured
+
+
+def _unpacked(value: Any, current: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The inverse of `_packed`, for an attribute whose present value is `current`."""
+    if not isinstance(value, dict):
+        if value is not None and type(value) not in (bool, int, float):
+            raise ValueError(f"a wrapper holds {type(value).__name__}")
+        return value
+    if "queue" in value:
+        if not isinstance(current, deque) or (current.maxlen or len(value["queue"])) < len(value["queue"]):
+            raise ValueError("a queue of a wrapper is too long")
+        return deque((_unpacked(item, None, arrays) for item in value["queue"]), current.maxlen)
+    return arrays[value["array"]] if "array" in value else arrays[value["number"]][()]
 
 
 def _simple(attributes: dict[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from lsac.agents.normalised import normalise_observations
 from lsac.errors import InputError
 from lsac.options import (
     AddedLater,
+    Arguments,
     Between,
     Count,
     CountOrZero,
     DrawnFromReplay,
+    References,
     Share,
     WithoutPrefix,
     check_options,
@@ -46,7 +48,7 @@ C = TypeVar("C")
 class Experiment(Generic[C]):
     agent: Annotated[C, tyro.conf.arg(name=""), WithoutPrefix()]
     env: str
-    """Gymnasium id of the environment"""
+    """Gymnasium id of the environment; module:ID imports the module that registers it"""
     steps: Count = 1_000_000
     """environment steps per seed, rounded up to whole chunks"""
     seeds: Count = 1
@@ -82,6 +84,13 @@ class Experiment(Generic[C]):
     """processes that step the simulators, at most one per four simulators of a seed; 0 chooses by measurement"""
     env_timeout: Annotated[float, FINITE_POSITIVE] = 60.0
     """seconds after which a simulator that does not respond ends the run"""
+    env_args: Annotated[tuple[str, ...], Arguments(), AddedLater(before=())] = ()
+    """arguments of the environment, each as name=value; a value is JSON, or else a string"""
+    wrappers: Annotated[
+        tuple[str, ...], tyro.conf.arg(aliases=("--wrapper",)), References(), AddedLater(before=())
+    ] = ()
+    """wrappers of the environment, the innermost first, each as module:name of a Gymnasium wrapper or of a function
+    that returns its argument wrapped"""
 
     @property
     def algorithm(self) -> str:
@@ -185,7 +194,8 @@ def to_json(experiment: Experiment) -> dict[str, Any]:
 
 
 def from_json(data: Any, where: str, to_run: bool = True) -> Experiment:
-    """Reads config.json; rejects invalid content and, with `to_run`, an environment whose module is not imported."""
+    """Reads config.json; rejects invalid content and, with `to_run`, an environment or wrapper whose module is
+    not imported."""
     if not isinstance(data, dict) or not isinstance(data.get("experiment"), dict):
         raise InputError(f"{where}: is not the configuration of a run")
     found, algorithm = data.get("format"), data.get("algorithm")
@@ -202,12 +212,17 @@ def from_json(data: Any, where: str, to_run: bool = True) -> Experiment:
         check(experiment)
     except InputError as error:
         raise InputError(f"{where}: {printable(str(error))}") from None
+    if to_run and experiment.wrappers:
+        from lsac.envs.wrapping import require_safe_wrapper  # imports MuJoCo, which the help of a command need not
+
+        for wrapper in experiment.wrappers:
+            require_safe_wrapper(wrapper, where)
     return experiment
 
 
 def _require_imported(env: str, where: str, to_run: bool) -> None:
     """Rejects `module:Env` unless the module is imported already: Gymnasium would import it because a file names it."""
-    if not re.fullmatch(r"[\w:./-]{1,200}", env):
+    if not re.fullmatch(r"[\w:./-]{1,200}", env) or env.count(":") > 1:
         raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
     module, colon, _ = env.partition(":")
     if to_run and colon and module not in sys.modules:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from lsac.collect import snapshot
+from lsac.envs.sources import of_experiment
 from lsac.errors import CheckpointError
 from lsac.options import printable
 from lsac.runs.checkpoint import Checkpoint
@@ -14,7 +15,7 @@ from lsac.runs.datafile import unnamed
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import RunFolder
 from lsac.train.resume import Saved
-from lsac.train.run import cache_compilations, choose_workers, environments_of, evaluation_pool
+from lsac.train.run import cache_compilations, choose_workers, evaluation_pool
 from lsac.types import Agent, EnvSpec
 
 
@@ -65,10 +66,12 @@ def evaluate_run(path: Path, episodes: int, which: str, deterministic: bool) -> 
     """Runs evaluation episodes and returns a summary, one line per seed."""
     cache_compilations()
     folder, e = RunFolder.open(path)
-    environments = environments_of(e)
-    policies, steps = policies_of(folder, e, environments.spec, which)
-    workers = choose_workers(environments.training, e, say=lambda text: None)
-    with evaluation_pool(e, environments.spec, environments.training, episodes, workers) as pool:
+    environments = of_experiment(e)
+    spec, source = environments.spec(e.gamma), environments.evaluation
+    assert source is not None
+    policies, steps = policies_of(folder, e, spec, which)
+    workers = choose_workers(source, e, say=lambda text: None)
+    with evaluation_pool(e, spec, source, episodes, workers) as pool:
         if pool.policy_shape != policies.shape:
             raise CheckpointError(f"{path}: its policies are {list(policies.shape)}, not {list(pool.policy_shape)}")
         pool.evaluate(policies, max(steps), deterministic)

@@ -8,15 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import jax
 import numpy as np
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from lsac.collect.pool import Pool, Source, evaluation_groups, training_groups
-from lsac.envs import gymnasium as adapter
+from lsac.collect.pool import Pool, evaluation_groups, training_groups
 from lsac.envs import rates
-from lsac.errors import InputError
+from lsac.envs.sources import Environments, Source, of_experiment
 from lsac.options import OwnBuffer, flag, marked
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, make_agent
@@ -36,15 +34,6 @@ RESUMES = {
     "episode": "not exact: the simulators cannot be captured and start new episodes",
     "start": "exact: it had not been saved yet and starts again",
 }
-
-
-class Environments(NamedTuple):
-    """Where the simulators of a run come from."""
-
-    spec: EnvSpec
-    training: Source
-    evaluation: Source | None
-    """None if no further simulators can be created; the run then has no evaluations"""
 
 
 class Observer(NamedTuple):
@@ -82,7 +71,7 @@ def run(
 ) -> Result:
     """Trains an experiment to its end, or until a stop is requested.
 
-    `environments` default to those of the experiment's id. With a `folder`, the run is saved, and the folder is
+    `environments` default to those that the experiment names. With a `folder`, the run is saved, and the folder is
     released at the end. With `resume`, the run continues from the folder's newest checkpoint, or from step 0 if there
     is none.
     """
@@ -113,26 +102,27 @@ def assembled(
     stop: Stop,
 ) -> Iterator[Loop]:
     """The loop of a run; on exit, all its parts are closed."""
-    e, found = experiment, environments or environments_of(experiment)
+    e, found = experiment, environments or of_experiment(experiment)
+    spec = found.spec(e.gamma)
     cache_compilations()
-    agent = make_agent(e, found.spec)
-    observer.say(f"{require_memory(e, found.spec)}, on {jax.devices()[0]}")
+    agent = make_agent(e, spec)
+    observer.say(f"{require_memory(e, spec)}, on {jax.devices()[0]}")
     workers = choose_workers(found.training, e, observer.say)
     with ExitStack() as stack:
-        pool = Pool(e, found.spec, found.training, training_groups(e.seed_list, e.num_envs), workers)
+        pool = Pool(e, spec, found.training, training_groups(e.seed_list, e.num_envs), workers)
         stack.callback(pool.close)
         evaluation = None
         if e.eval_every and found.evaluation is not None:
             share = e.workers or max(1, workers // 3)  # evaluations run beside training and may take longer
-            evaluation = stack.enter_context(evaluation_pool(e, found.spec, found.evaluation, e.eval_episodes, share))
+            evaluation = stack.enter_context(evaluation_pool(e, spec, found.evaluation, e.eval_episodes, share))
         observer.say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
         started = time.monotonic()
-        learner = interruptible(stop, partial(compiled_learner, agent, found.spec, e))
+        learner = interruptible(stop, partial(compiled_learner, agent, spec, e))
         observer.say(f"compiled in {time.monotonic() - started:.1f} s")
-        inspect = inspector(found.training) if agent.refresh else None
+        inspect = inspector(found) if agent.refresh else None
         logger = Logger(e, folder, observer.watch, observer.say, inspect)
         stack.callback(logger.close)
-        evaluations = Evaluations(evaluation, learner, agent.values, found.spec)
+        evaluations = Evaluations(evaluation, learner, agent.values, spec)
         parts = Parts(e, learner, pool, evaluations, logger)
         yield Loop(parts, Saver(parts, folder, observer.say), stop)
 
@@ -151,44 +141,11 @@ def evaluation_pool(
 
 def new_folder(path: Path, experiment: Experiment, environments: Environments, **notes: bool) -> RunFolder:
     """Creates the folder of a new run, after checking that the run fits into memory."""
-    require_memory(experiment, environments.spec)
+    require_memory(experiment, environments.spec(experiment.gamma))
     return RunFolder.create(path, experiment, **notes)
 
 
-# Environments
-
-
-def environments_of(experiment: Experiment) -> Environments:
-    source = source_of(experiment.env)
-    return Environments(describe(source, experiment.gamma), source, source)
-
-
-def source_of(env: str | gym.Env) -> Source:
-    """An id can be created in any process. An object is used first itself, then as copies made from its spec."""
-    if isinstance(env, str):
-        spec = adapter.find(env)
-        return Source(spec, lambda: adapter.build(spec))
-    originals = [env]
-    return Source(None, lambda: originals.pop() if originals else _copy(env))
-
-
-def evaluation_source_of(env: str | gym.Env) -> Source:
-    """Like `source_of`, but with copies of an object only: training uses the object itself."""
-    return source_of(env) if isinstance(env, str) else Source(None, lambda: _copy(env))
-
-
-def _copy(env: gym.Env) -> gym.Env:
-    if env.spec is None:
-        raise InputError(f"environment {type(env.unwrapped).__name__}: has no spec, so it cannot be copied")
-    return adapter.build(env.spec)
-
-
-def describe(source: Source, gamma: float) -> EnvSpec:
-    env = source.make()
-    try:
-        return adapter.describe(env, gamma)
-    finally:
-        env.close()
+# Simulators
 
 
 def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
@@ -196,19 +153,20 @@ def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
     e = experiment
     if e.workers:
         return e.workers
-    if source.spec is None or rates.cores() == 1 or e.seeds * e.num_envs == 1:
+    if source.recipe is None or rates.cores() == 1 or e.seeds * e.num_envs == 1:
         return 1
-    found = rates.known(source.spec) or rates.measure(source.spec, 0.3)
+    found = rates.known(source.recipe) or rates.measure(source.recipe, 0.3)
     say(f"simulation: {found.sentence() if found else 'could not be measured, one worker per core'}")
     return found.workers if found else rates.cores()
 
 
-def inspector(source: Source) -> Inspect | None:
+def inspector(environments: Environments) -> Inspect | None:
     """A function that compares generated transitions with the simulator; None if an observation does not determine its
     state."""
-    if source.spec is None or not fidelity.knows(source.spec.id):
+    changed = environments.args or environments.wrappers or environments.training.recipe is None
+    if changed or not fidelity.knows(environments.name):
         return None
-    env = source.make()
+    env = environments.training.make()
     return lambda sample: fidelity.inspect(env, np.asarray(sample.real), np.asarray(sample.generated))
 
 
