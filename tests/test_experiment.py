@@ -108,6 +108,15 @@ def test_every_chain_needs_a_share_of_the_generated_rows():
         check(Experiment(NO_ROOM, "Pendulum-v1"))
 
 
+BACKWARDS = lsac.Config(anneal_from=100, anneal_to=50)
+
+
+def test_annealing_does_not_end_before_it_starts():
+    check(Experiment(lsac.Config(anneal_from=50, anneal_to=50), "Pendulum-v1"))
+    with pytest.raises(InputError, match=r"^--anneal-from 100: must not be greater than --anneal-to 50$"):
+        check(Experiment(BACKWARDS, "Pendulum-v1"))
+
+
 ONE_ROW = lsac.Config(batch_size=1)
 FEW_PAIRS = dipo.Config(pair_capacity=100)
 
@@ -206,6 +215,7 @@ def test_every_rule_between_options_has_an_example():
     written, seen = set().union(*map(raises_in, rules())), set()
     assert len(rules()) > 5
     refused = [experiment(**options) for options, _ in REFUSED] + [Experiment(NO_ROOM, "Pendulum-v1")]
+    refused += [Experiment(BACKWARDS, "Pendulum-v1"), Experiment(sac.Config(), "no id")]
     refused += [Experiment(redq.Config(critics=2, subset=3), "Pendulum-v1")]
     refused += [Experiment(agent, "Pendulum-v1") for agent in (ONE_ROW, FEW_PAIRS, *(a for a, _ in GENERATORS))]
     refused += [on_policy_experiment(**options) for options, _ in ON_POLICY]
@@ -332,13 +342,12 @@ def test_a_run_from_before_an_option_did_what_it_did():
     ("name", "value", "kind"),
     [
         ("steps", "1000", "int"),
-        ("steps", 10.5, "int"),
         ("steps", True, "int"),
         ("steps", None, "int"),
         ("gamma", "0.9", "float"),
         ("gamma", False, "float"),
         ("env", 3, "str"),
-        ("hidden", 256, "tuple"),
+        ("hidden", "256", "tuple"),
         ("hidden", [256, "256"], "int"),
         ("target_entropy", "auto", r"float \| None"),
     ],
@@ -348,6 +357,15 @@ def test_a_value_of_the_wrong_type_is_named_with_the_right_type(name, value, kin
     inner = name in data["experiment"]["agent"]
     (data["experiment"]["agent"] if inner else data["experiment"])[name] = value
     with pytest.raises(InputError, match=rf"^here.*, {name}: .* is not of type .*{kind}"):
+        from_json(data, "here")
+
+
+def test_a_float_is_read_as_a_whole_number_if_it_is_one():
+    data = written()
+    data["experiment"]["steps"] = 400.0
+    assert (from_json(data, "here").steps, type(from_json(data, "here").steps)) == (400, int)
+    data["experiment"]["steps"] = 10.5
+    with pytest.raises(InputError, match=r"^here, steps 10.5: must be a whole number$"):
         from_json(data, "here")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lsac.cli.arguments import import_module, parse, peek
+from lsac.cli.arguments import import_module, parse, peek, translate
 from lsac.errors import InputError, Stopped
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def train(args: list[str]) -> int:
         return 0 if args[:1] in (["--help"], ["-h"]) else 2
     algorithm, args = args[0], args[1:]
     config = find_algorithm(algorithm).Config
+    translate(args)
     name = peek(args, "--preset") or "default"
     defaults = preset(algorithm, name, peek(args, "--env") or "")
 

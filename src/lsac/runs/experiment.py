@@ -37,6 +37,9 @@ from lsac.version import __version__
 FORMAT = 1
 """Format of config.json; increased whenever an older version could misread a newer file."""
 
+ENV_ID = r"[\w:./-]{1,200}"
+"""What the id of an environment may consist of."""
+
 FINITE_POSITIVE = Between(0, math.inf, without_low=True, without_high=True)
 
 C = TypeVar("C")
@@ -114,6 +117,8 @@ def check(experiment: Experiment) -> None:
     """Raises an error for options that are not allowed."""
     check_options(experiment)
     e = experiment
+    if not re.fullmatch(ENV_ID, e.env):
+        raise InputError(f"--env {printable(e.env)}: is not the id of an environment")
     if e.seed + e.seeds > 2**31:
         raise InputError(f"--seed {e.seed}: must stay below 2147483648")
     if e.chunk % e.num_envs:
@@ -207,7 +212,7 @@ def from_json(data: Any, where: str, to_run: bool = True) -> Experiment:
 
 def _require_imported(env: str, where: str, to_run: bool) -> None:
     """Rejects `module:Env` unless the module is imported already: Gymnasium would import it because a file names it."""
-    if not re.fullmatch(r"[\w:./-]{1,200}", env):
+    if not re.fullmatch(ENV_ID, env):
         raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
     module, colon, _ = env.partition(":")
     if to_run and colon and module not in sys.modules:

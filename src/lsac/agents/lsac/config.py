@@ -110,4 +110,6 @@ class Config:
             raise InputError(f"--synthetic-capacity {self.synthetic_capacity}: must be at least --chains {self.chains}")
         if self.synthetic and self.batch_size < 2:
             raise InputError(f"--batch-size {self.batch_size}: must be at least 2, because half of it is generated")
+        if self.anneal_from > self.anneal_to:
+            raise InputError(f"--anneal-from {self.anneal_from}: must not be greater than --anneal-to {self.anneal_to}")
         self.generator.check()
