@@ -1,7 +1,6 @@
 """Statistics over seeds against numbers worked by hand, and what a report writes, on runs made up for it."""
 
 import csv
-import io
 import json
 import math
 
@@ -23,8 +22,6 @@ from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
-from lsac.train.display import Display, duration
-from lsac.train.logger import Progress
 
 # the interval
 
@@ -260,26 +257,3 @@ def test_a_run_without_returns_cannot_be_reported(tmp_path):
     path = make_run(tmp_path / "run", table(1), metric="train/other")
     result = lsac("report", path, "--out", tmp_path / "report")
     assert (result.code, result.sentence) == (2, f"lsac: {path}: holds no returns yet")
-
-
-# what a person sees
-
-
-def test_progress_is_one_line_of_plain_text():
-    """A return of exactly 0 is a return."""
-    stream = io.StringIO()
-    with Display(stream, every=0) as display:
-        for step, value in ((100, -5.0), (200, 0.0)):
-            lines = [{"step": step, "seed": seed, "rollout/ep_rew_mean": value} for seed in (0, 1)]
-            display.watch(Progress(step, 200, 1234.5, lines))
-    first, second = stream.getvalue().splitlines()
-    assert first == "step 100/200 (50%) · 1,234 steps/s · return -5.0"
-    assert second == "step 200/200 (100%) · 1,234 steps/s · return 0.0"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 00 s"), (61, "1 min 01 s"), (3599, "59 min 59 s"), (7260, "2 h 01 min")],
-)
-def test_durations_are_read_by_people(seconds, text):
-    assert duration(seconds) == text

@@ -521,10 +521,12 @@ EXPERIMENT = Experiment(
 
 
 def is_free(path):
-    """Whether nobody trains in a folder."""
+    """Whether nobody trains in a folder; one that was removed is free."""
     folder = RunFolder(path)
     try:
         folder.lock()
+    except FileNotFoundError:
+        return True
     except InputError:
         return False
     folder.release()

@@ -101,6 +101,16 @@ class Experiment(Generic[C]):
         return 1 if self.on_policy else round(self.chunk * self.utd)
 
     @property
+    def total_steps(self) -> int:
+        """Environment steps per seed: `steps`, rounded up to whole chunks."""
+        return math.ceil(self.steps / self.chunk) * self.chunk
+
+    def planned_updates(self, start: int = 0) -> int:
+        """The number of updates that a run makes from step `start`, which ends a chunk, to its end."""
+        first = max(start, self.learning_starts)
+        return max(0, self.total_steps // self.chunk - math.ceil(first / self.chunk)) * self.updates_per_chunk
+
+    @property
     def capacity(self) -> int:
         """Capacity of the replay to allocate: whole chunks, and no more than the run collects."""
         if self.on_policy:
@@ -136,6 +146,22 @@ def check(experiment: Experiment) -> None:
             raise InputError(f"{flag(name)} {count}: is larger than --replay-capacity {e.replay_capacity}")
     if hasattr(e.agent, "check"):
         e.agent.check(e)
+
+
+def warnings(experiment: Experiment, start: int = 0) -> list[str]:
+    """What a user should know before a run starts at step `start`: that it makes no update, or takes very long."""
+    e, found = experiment, []
+    if start < e.total_steps and not e.planned_updates(start):
+        found.append(
+            f"warning: no update will be made: --steps {e.steps} is not more than --learning-starts "
+            f"{e.learning_starts}; try --learning-starts {e.steps // 10 // e.chunk * e.chunk}"
+        )
+    if getattr(e.agent, "needs_gpu", False) and jax.default_backend() == "cpu":
+        found.append(
+            f"warning: these settings of {e.algorithm} are meant for a GPU and take very long on a CPU; "
+            "--preset quickstart is smaller"
+        )
+    return found
 
 
 def for_run(experiment: Experiment, before: int = 0) -> Experiment:

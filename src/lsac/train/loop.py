@@ -13,7 +13,7 @@ import numpy as np
 
 from lsac.errors import CheckpointError, Diverged, SaveFailed, Stopped
 from lsac.replay.ring import Stored
-from lsac.train.refresh import Refreshed
+from lsac.train.refresh import Fitting, Refreshed
 from lsac.train.resume import Parts, Position, Saver
 from lsac.train.stopping import Stop, interruptible
 
@@ -31,6 +31,11 @@ class Loop:
     def step(self) -> int:
         """Environment steps of each seed that the learner has received."""
         return self.position.step
+
+    @property
+    def started(self) -> bool:
+        """Whether the simulators have made a step."""
+        return self.step > 0 or self.position.pending is not None
 
     def resume(self) -> str:
         """Restores the newest checkpoint; returns whether the simulators were restored too (exact) or not (episode)."""
@@ -134,11 +139,17 @@ class Loop:
     def _refresh(self) -> None:
         learner = self.learner
         learner.state = learner.kept()  # until the refresh is done, the learner holds compact states
-        refreshed = interruptible(self._stop, lambda: learner.refresher.run(learner.state, learner.replay, self.step))
+        refreshed = interruptible(
+            self._stop, lambda: learner.refresher.run(learner.state, learner.replay, self.step, self._fitting)
+        )
         learner.state = refreshed.state
         learner.refresher.done(self.step)
         self._require_finite_refresh(refreshed)
         self._logger.refreshed(self.step, refreshed)
+
+    def _fitting(self, fitting: Fitting) -> None:
+        self._logger.fitting(fitting)
+        self._stop.check()
 
     # Evaluation
 

@@ -1,8 +1,7 @@
 """Builds, trains, saves and closes a run; the only place where its parts are put together."""
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,21 +15,20 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from lsac.collect.pool import Pool, Source, evaluation_groups, training_groups
 from lsac.envs import gymnasium as adapter
 from lsac.envs import rates
-from lsac.errors import InputError
-from lsac.options import OwnBuffer, flag, marked
+from lsac.errors import InputError, Stopped
+from lsac.options import OwnBuffer, counted, flag, marked
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import Resumed, RunFolder
 from lsac.train import device_memory, fidelity
 from lsac.train.evaluation import Evaluations
 from lsac.train.learner import Learner, Sizes
-from lsac.train.logger import Inspect, Logger, Watch
+from lsac.train.logger import Inspect, Logger, Observer, Say
 from lsac.train.loop import Loop
 from lsac.train.resume import Parts, Saver
 from lsac.train.stopping import Stop, interruptible
 from lsac.types import Agent, EnvSpec
 
-Say = Callable[[str], None]
 RESUMES = {
     "exact": "exact: the simulators continue where they were",
     "episode": "not exact: the simulators cannot be captured and start new episodes",
@@ -45,15 +43,6 @@ class Environments(NamedTuple):
     training: Source
     evaluation: Source | None
     """None if no further simulators can be created; the run then has no evaluations"""
-
-
-class Observer(NamedTuple):
-    """Functions that are called while a run proceeds."""
-
-    watch: Watch = lambda progress: None
-    """called with every line of metrics"""
-    say: Say = lambda text: None
-    """called with messages for the user"""
 
 
 class Start(NamedTuple):
@@ -84,9 +73,10 @@ def run(
 
     `environments` default to those of the experiment's id. With a `folder`, the run is saved, and the folder is
     released at the end. With `resume`, the run continues from the folder's newest checkpoint, or from step 0 if there
-    is none.
+    is none. The folder of a new run that fails before its first step is removed.
     """
     observer, stop = observer or Observer(), stop or Stop()
+    loop: Loop | None = None
     try:
         with assembled(experiment, environments, folder, observer, stop) as loop:
             if start is not None:
@@ -99,6 +89,11 @@ def run(
                 observer.say(f"continuing at step {loop.step:,}; {RESUMES[kind]}")
             finished = loop.run(save_first=start is not None)
             return Result(finished, loop.step, loop.learner)
+    except Exception as error:
+        started = loop is not None and loop.started
+        if folder is not None and not (resume or started or isinstance(error, Stopped)):
+            folder.discard()
+        raise
     finally:
         if folder is not None:
             folder.release()
@@ -125,12 +120,13 @@ def assembled(
         if e.eval_every and found.evaluation is not None:
             share = e.workers or max(1, workers // 3)  # evaluations run beside training and may take longer
             evaluation = stack.enter_context(evaluation_pool(e, found.spec, found.evaluation, e.eval_episodes, share))
-        observer.say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
+        work = f"{counted(e.updates_per_chunk, 'update')} × {counted(e.seeds, 'seed')}"
+        observer.say(f"compiling {work} into one program …")
         started = time.monotonic()
         learner = interruptible(stop, partial(compiled_learner, agent, found.spec, e))
         observer.say(f"compiled in {time.monotonic() - started:.1f} s")
         inspect = inspector(found.training) if agent.refresh else None
-        logger = Logger(e, folder, observer.watch, observer.say, inspect)
+        logger = Logger(e, folder, observer, inspect, learner.refresher)
         stack.callback(logger.close)
         evaluations = Evaluations(evaluation, learner, agent.values, found.spec)
         parts = Parts(e, learner, pool, evaluations, logger)
@@ -149,10 +145,12 @@ def evaluation_pool(
         pool.close()
 
 
-def new_folder(path: Path, experiment: Experiment, environments: Environments, **notes: bool) -> RunFolder:
+def new_folder(
+    path: Path, experiment: Experiment, environments: Environments, overwrite: bool = False, **notes: bool
+) -> RunFolder:
     """Creates the folder of a new run, after checking that the run fits into memory."""
     require_memory(experiment, environments.spec)
-    return RunFolder.create(path, experiment, **notes)
+    return RunFolder.create(path, experiment, overwrite, **notes)
 
 
 # Environments
@@ -226,7 +224,7 @@ def cache_compilations() -> None:
 def compiled_learner(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
     e = experiment
     learner = Learner(agent, spec, e.seed_list, Sizes(e.capacity, e.chunk, e.updates_per_chunk, e.num_envs))
-    learner.compile(refresh=0 < learner.refresher.every <= math.ceil(e.steps / e.chunk) * e.chunk)
+    learner.compile(refresh=0 < learner.refresher.every <= e.total_steps)
     return learner
 
 

@@ -105,6 +105,16 @@ class Config:
     generator: synthesis.Config = field(default_factory=synthesis.Config)
     released: Released = field(default_factory=Released)
 
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether critics and generator take more multiplications per update than a CPU can do in a reasonable time."""
+        weights = sum(width * following for width, following in zip(self.hidden, self.hidden[1:], strict=False))
+        products = self.chains * self.critics_per_chain * self.batch_size * weights
+        if self.synthetic and self.refresh_every:
+            g = self.generator
+            products += g.train_steps * g.batch_size * g.blocks * g.width**2 // self.refresh_every
+        return products > 3e8
+
     def check(self, experiment: RunOptions) -> None:
         if self.synthetic_capacity < self.chains:
             raise InputError(f"--synthetic-capacity {self.synthetic_capacity}: must be at least --chains {self.chains}")
