@@ -240,3 +240,44 @@ def test_python_and_the_command_line_name_options_as_one_types_them():
 
 def test_one_is_not_many():
     assert [counted(n, "seed") for n in (0, 1, 2, 1000)] == ["0 seeds", "1 seed", "2 seeds", "1,000 seeds"]
+
+
+# help
+
+
+@pytest.fixture(scope="module")
+def helps():
+    """The help of every algorithm, as one line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        return {name: re.sub(r"[ │\n]+", " ", lsac("train", name, "--help").out) for name in AGENTS}
+
+
+def switches(config: Any, prefix: str = "--") -> set[str]:
+    """The options of a dataclass that are on or off, without those that are named by what they turn off."""
+    found = set()
+    for field in dataclasses.fields(config):
+        name, value = field.name.replace("_", "-"), getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= switches(value, f"--{name}." if field.name != "agent" else "--")
+        elif isinstance(value, bool) and not name.startswith("no-"):
+            found.add(prefix + name)
+    return found
+
+
+@pytest.mark.parametrize("algorithm", AGENTS)
+def test_the_help_of_a_switch_names_both_of_its_sides(algorithm, helps):
+    """What `--no-synthetic` does cannot be read from "whether half of every batch is generated (default: True)"."""
+    found = switches(presets(algorithm)["default"]("Pendulum-v1"))
+    assert "--normalise-observations" in found
+    for switch in found:
+        *start, last = switch.removeprefix("--").split(".")
+        off = "--" + ".".join([*start, f"no-{last}"])
+        assert f"{switch}, {off} " in helps[algorithm]
+    assert "no-no-" not in helps[algorithm]
+
+
+@pytest.mark.parametrize("algorithm", AGENTS)
+def test_the_help_says_what_each_preset_is(algorithm, helps):
+    for name, made in presets(algorithm).items():
+        assert f" {name} {made.__doc__.splitlines()[0]} " in helps[algorithm]

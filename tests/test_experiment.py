@@ -10,6 +10,7 @@ import textwrap
 import traceback
 from typing import get_type_hints
 
+import jax
 import pytest
 
 from lsac import presets as lsac_presets
@@ -18,7 +19,7 @@ from lsac.agents.lsac import agent as lsac
 from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
 from lsac.presets import preset, presets
-from lsac.runs.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions
+from lsac.runs.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions, warnings
 from lsac.runs.folder import RunFolder
 
 REFUSED = [
@@ -449,3 +450,56 @@ def test_every_module_of_presets_has_the_name_of_an_algorithm():
     names = [module.name for module in pkgutil.iter_modules(lsac_presets.__path__)]
     assert names
     assert set(names) <= AGENTS.keys()
+
+
+# warnings
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "backend", "warned"),
+    [
+        ("lsac", "default", "cpu", True),
+        ("lsac", "paper", "cpu", True),
+        ("lsac", "adam", "cpu", True),
+        ("lsac", "default", "gpu", False),
+        ("lsac", "quickstart", "cpu", False),
+        ("sac", "default", "cpu", False),
+    ],
+)
+def test_settings_for_a_gpu_are_announced_on_a_cpu(algorithm, name, backend, warned, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    found = warnings(preset(algorithm, name, "Pendulum-v1"))
+    assert len(found) == warned
+    if warned:
+        assert found[0].startswith("warning: these settings of lsac are meant for a GPU")
+        assert "--preset quickstart" in found[0]
+
+
+def test_a_large_generator_alone_is_for_a_gpu():
+    small_critics = lsac.Config(hidden=(64, 64))
+    assert small_critics.needs_gpu
+    assert not dataclasses.replace(small_critics, synthetic=False).needs_gpu
+    assert not dataclasses.replace(small_critics, refresh_every=0).needs_gpu
+
+
+@pytest.mark.parametrize(
+    ("options", "start", "hint"),
+    [
+        ({"steps": 3_000, "learning_starts": 5_000}, 0, 288),
+        ({"steps": 5_000, "learning_starts": 5_000}, 0, 480),
+        ({"steps": 5_025, "learning_starts": 5_000}, 0, None),
+        ({"steps": 3_000, "learning_starts": 5_000}, 3_008, None),
+        ({"steps": 3_000, "learning_starts": 5_000}, 2_976, 288),
+    ],
+)
+def test_a_run_without_updates_is_announced_with_a_way_out(options, start, hint):
+    found = warnings(experiment(**options), start)
+    if hint is None:
+        assert found == []
+    else:
+        steps, starts = options.values()
+        assert found == [
+            f"warning: no update will be made: --steps {steps} is not more than --learning-starts {starts}; "
+            f"try --learning-starts {hint}"
+        ]
+        assert experiment(**options | {"learning_starts": hint}).planned_updates() > 0

@@ -157,6 +157,18 @@ def test_train_steps_must_be_a_multiple_of_the_average_interval():
         replace(SMALL, train_steps=25).check()
 
 
+@pytest.mark.parametrize(("backend", "dtype"), [("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")])
+def test_the_dtype_follows_the_back_end_unless_it_is_given(backend, dtype, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert synthesis.Config().compute_dtype == "auto"
+    for given in ("auto", "float32", "bfloat16"):
+        expected = dtype if given == "auto" else given
+        config = replace(SMALL, compute_dtype=given)
+        assert synthesis.compute_dtype(config) == expected
+        state = jax.eval_shape(functools.partial(synthesis.init, config, SPEC), jax.random.key(0))
+        assert state.model.compute_dtype == state.ema.compute_dtype == expected
+
+
 def test_the_published_budget():
     paper = synthesis.PAPER
     assert (paper.width, paper.dim_t, paper.blocks, paper.train_steps) == (1024, 256, 6, 100_000)

@@ -13,6 +13,7 @@ from lsac.errors import CheckpointError, InputError, Stopped
 from lsac.options import counted
 
 if TYPE_CHECKING:
+    from lsac.presets import Preset
     from lsac.runs.experiment import Experiment
     from lsac.runs.folder import RunFolder
     from lsac.train.run import Environments
@@ -28,7 +29,8 @@ Examples:
   lsac train {algorithm} --env Pendulum-v1 --preset quickstart
   lsac train {algorithm} --env HalfCheetah-v5 --seeds 5 --steps 300000 --out runs/cheetah
 
-Presets: {presets}. Options override the settings of the preset.
+Presets, whose settings the other options override:
+{presets}
 """
 
 
@@ -59,10 +61,10 @@ def train(args: list[str]) -> int:
         """named settings, which the other options override"""
         out: Path | None = None
         """folder of the run; default: a new one in runs/"""
-        overwrite: bool = False
+        overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
         """replace the run that is in the folder"""
 
-    text = TRAIN_HELP.format(algorithm=algorithm, idea=summary(algorithm), presets=", ".join(presets(algorithm)))
+    text = TRAIN_HELP.format(algorithm=algorithm, idea=summary(algorithm), presets=_described(presets(algorithm)))
     given = parse(Options, args, f"lsac train {algorithm}", text, default=Options(defaults, name))
     experiment = given.experiment
     if not experiment.env:
@@ -71,6 +73,13 @@ def train(args: list[str]) -> int:
     environments = environments_of(experiment)
     folder = new_folder(given.out or default_path(experiment), experiment, environments, given.overwrite)
     return _run(experiment, environments, folder, resume=False)
+
+
+def _described(presets: "dict[str, Preset]") -> str:
+    """One line for each preset: its name, and the first line of its docstring."""
+    width = max(map(len, presets))
+    lines = [f"  {name:{width}}  {(found.__doc__ or '').partition(chr(10))[0]}" for name, found in presets.items()]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _run(experiment: "Experiment", environments: "Environments", folder: "RunFolder", resume: bool) -> int:

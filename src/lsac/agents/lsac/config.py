@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+import tyro
+
 from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
 from lsac.nn.networks import Activation
@@ -34,7 +36,7 @@ class Released:
     """use one running mean of σ for all chains, and its square as the scale of the loss"""
     delay: Count = 1
     """critic updates per update of the actor, α and all target networks"""
-    no_write_back: bool = False
+    no_write_back: tyro.conf.FlagCreatePairsOff[bool] = False
     """use refined actions once and do not write them back"""
 
 

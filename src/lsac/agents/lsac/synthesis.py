@@ -6,8 +6,8 @@ as one vector; the terminal flag d is not scaled. `fit` trains the model on the 
 `begin`, `advance`, `finish`), `generate` samples new transitions. All are written for one seed.
 
 Deviations: the decay of the parameter average is ramped up (see `ema_decay`), because with the published constant the
-average after a short fit would consist mostly of initial weights. The defaults (warm start, `dpm2m`, bfloat16, fewer
-steps, a lower σ_max) are cheaper than the published settings; `PAPER` has the published budget.
+average after a short fit would consist mostly of initial weights. The defaults (warm start, `dpm2m`, bfloat16 on a
+GPU, fewer steps, a lower σ_max) are cheaper than the published settings; `PAPER` has the published budget.
 """
 
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ class Config:
     """whether s' − s is modelled instead of s'"""
     normalize_reward: bool = True
     """whether the reward is scaled like the other dimensions"""
-    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """dtype of the wide layers; parameters are always float32"""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """dtype of the wide layers: auto is bfloat16 on a GPU and float32 on a CPU; parameters are always float32"""
     sampler: Literal["dpm2m", "heun"] = "dpm2m"
     """dpm2m (deterministic, one evaluation per step) or heun (stochastic, two)"""
     sampler_steps: Annotated[int, AtLeast(2)] = 16
@@ -179,11 +179,17 @@ def ema_decay(config: Config, updates: Array) -> Array:
     return jnp.minimum(config.ema, (1.0 + n) / (10.0 + n))
 
 
+def compute_dtype(config: Config) -> str:
+    """The dtype of the wide layers on this machine: bfloat16 is fast on accelerators and slow on CPUs."""
+    if config.compute_dtype != "auto":
+        return config.compute_dtype
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
 def init(config: Config, spec: EnvSpec, key: Key) -> State:
     size = sum(sizes(config, spec))
-    model = Denoiser(
-        size, config.width, key, dim_t=config.dim_t, blocks=config.blocks, compute_dtype=config.compute_dtype
-    )
+    dtype = compute_dtype(config)
+    model = Denoiser(size, config.width, key, dim_t=config.dim_t, blocks=config.blocks, compute_dtype=dtype)
     return State(model, model, _optimiser(config).init(model), jnp.zeros(size), jnp.ones(size))
 
 
