@@ -171,6 +171,9 @@ def test_a_run_without_updates_says_so_before_and_after(tmp_path):
     assert ", 48 updates were made\n" in result.out
     assert "seed 0\n" in result.out
     assert "8 updates × 1 seed into" in result.out
+    result = lsac(*TRAIN, "--steps", 24, "--seeds", 2, "--out", tmp_path / "two")
+    assert ", 8 updates were made per seed\n" in result.out
+    assert "seeds 0, 1\n" in result.out
     result = lsac("eval", tmp_path / "run", "--episodes", 1)
     assert "over 1 episode (" in result.out
     assert "mean over 1 seed " in result.out

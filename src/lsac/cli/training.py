@@ -120,7 +120,8 @@ def _conclude(folder: "RunFolder") -> None:
 
     run = load_run(folder.path)
     updates = counted(run.experiment.planned_updates(), "update")
-    print(f"{run.final_sentence()}, {updates} {'was' if updates == '1 update' else 'were'} made")
+    made = ("was" if updates == "1 update" else "were") + (" made" if run.experiment.seeds == 1 else " made per seed")
+    print(f"{run.final_sentence()}, {updates} {made}")
     with contextlib.suppress(InputError):  # no episode has ended, so there is nothing to plot
         print(f"curve: {curve_of_run(run, folder.path / 'curve.png')}")
     print(f"run: {folder.path}")
