@@ -96,12 +96,12 @@ def test_a_stop_waits_neither_for_a_refresh_nor_for_an_evaluation(tmp_path, monk
     refresh, evaluated, never = Refresher.run, Pool.evaluated, threading.Event()
     waited, awaited = [], []
 
-    def busy_device(self, kept, replay, step):
+    def busy_device(self, kept, replay, step, report):
         if not waited:
             waited.append(step)
             signal.raise_signal(signal.SIGTERM)
             never.wait()
-        return refresh(self, kept, replay, step)
+        return refresh(self, kept, replay, step, report)
 
     def long_episodes(self, check_stop):
         awaited.append(self)
