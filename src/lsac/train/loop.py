@@ -26,6 +26,7 @@ class Loop:
         self._experiment, self._pool, self._logger = parts.experiment, parts.pool, parts.logger
         self.learner, self._evaluations = parts.learner, parts.evaluations
         self.position = Position()
+        self._saved = False  # whether there is a checkpoint
 
     @property
     def step(self) -> int:
@@ -40,6 +41,7 @@ class Loop:
     def resume(self) -> str:
         """Restores the newest checkpoint; returns whether the simulators were restored too (exact) or not (episode)."""
         self.position, kind = self._saver.restore_newest()
+        self._saved = True
         return kind
 
     def run(self, save_first: bool = False) -> bool:
@@ -181,7 +183,7 @@ class Loop:
         names, step = self._logger.first_bad(seed_index)
         raise Diverged(
             f"seed {self._experiment.seed_list[seed_index]}: {', '.join(names)} became NaN or infinite in the updates "
-            f"before step {step:,}; the last checkpoint is from before that"
+            f"before step {step:,}; {self._last_checkpoint()}"
         )
 
     def _require_finite_refresh(self, refreshed: Refreshed) -> None:
@@ -191,13 +193,17 @@ class Loop:
                 if not np.isfinite(values[seed_index]).all():
                     raise Diverged(
                         f"seed {seed}: {name} became NaN or infinite in the refresh at step {self.step:,}; "
-                        "the last checkpoint is from before that"
+                        f"{self._last_checkpoint()}"
                     )
+
+    def _last_checkpoint(self) -> str:
+        return "the last checkpoint is from before that" if self._saved else "there is no checkpoint from before that"
 
     def _save(self, stopped: bool = False) -> None:
         if self._saver.active:
             self._require_finite(self.learner.finite)
             self._saver.save(self.position, stopped)
+            self._saved = True
 
     def _save_or_warn(self) -> None:
         """A full disk does not end a run: there may be space at the next checkpoint."""
