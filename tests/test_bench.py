@@ -37,7 +37,7 @@ def test_the_command_prints_time_ratio_and_size():
     result = lsac("bench", "sac", "--env", "Pendulum-v1", "--preset", "quickstart", "--rounds", 1, "--updates", 2)
     assert (result.code, result.err) == (0, "")
     first, head, line = result.out.splitlines()
-    assert first.startswith("Pendulum-v1: 3 observations, 1 actions; 1 seed on ")
+    assert first.startswith("Pendulum-v1: 3 observations, 1 action; 1 seed on ")
     assert head.split() == ["update", "products", "ratio", "noise", "parameters", "agent"]
     name, update, _, products, _, ratio, noise, parameters, *_ = line.split()
     assert (name, noise, parameters) == ("sac", "–", "51,844")

@@ -10,6 +10,7 @@ import textwrap
 import traceback
 from typing import get_type_hints
 
+import jax
 import pytest
 
 from lsac import presets as lsac_presets
@@ -18,7 +19,7 @@ from lsac.agents.lsac import agent as lsac
 from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
 from lsac.presets import preset, presets
-from lsac.runs.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions
+from lsac.runs.experiment import Experiment, check, find_algorithm, from_json, longer, to_json, versions, warnings
 from lsac.runs.folder import RunFolder
 
 REFUSED = [
@@ -106,6 +107,15 @@ def test_every_chain_needs_a_share_of_the_generated_rows():
     check(Experiment(lsac.Config(chains=3, synthetic_capacity=3), "Pendulum-v1"))
     with pytest.raises(InputError, match=r"^--synthetic-capacity 2: must be at least --chains 3$"):
         check(Experiment(NO_ROOM, "Pendulum-v1"))
+
+
+BACKWARDS = lsac.Config(anneal_from=100, anneal_to=50)
+
+
+def test_annealing_does_not_end_before_it_starts():
+    check(Experiment(lsac.Config(anneal_from=50, anneal_to=50), "Pendulum-v1"))
+    with pytest.raises(InputError, match=r"^--anneal-from 100: must not be greater than --anneal-to 50$"):
+        check(Experiment(BACKWARDS, "Pendulum-v1"))
 
 
 ONE_ROW = lsac.Config(batch_size=1)
@@ -206,6 +216,7 @@ def test_every_rule_between_options_has_an_example():
     written, seen = set().union(*map(raises_in, rules())), set()
     assert len(rules()) > 5
     refused = [experiment(**options) for options, _ in REFUSED] + [Experiment(NO_ROOM, "Pendulum-v1")]
+    refused += [Experiment(BACKWARDS, "Pendulum-v1"), Experiment(sac.Config(), "no id")]
     refused += [Experiment(redq.Config(critics=2, subset=3), "Pendulum-v1")]
     refused += [Experiment(agent, "Pendulum-v1") for agent in (ONE_ROW, FEW_PAIRS, *(a for a, _ in GENERATORS))]
     refused += [on_policy_experiment(**options) for options, _ in ON_POLICY]
@@ -332,13 +343,12 @@ def test_a_run_from_before_an_option_did_what_it_did():
     ("name", "value", "kind"),
     [
         ("steps", "1000", "int"),
-        ("steps", 10.5, "int"),
         ("steps", True, "int"),
         ("steps", None, "int"),
         ("gamma", "0.9", "float"),
         ("gamma", False, "float"),
         ("env", 3, "str"),
-        ("hidden", 256, "tuple"),
+        ("hidden", "256", "tuple"),
         ("hidden", [256, "256"], "int"),
         ("target_entropy", "auto", r"float \| None"),
     ],
@@ -348,6 +358,15 @@ def test_a_value_of_the_wrong_type_is_named_with_the_right_type(name, value, kin
     inner = name in data["experiment"]["agent"]
     (data["experiment"]["agent"] if inner else data["experiment"])[name] = value
     with pytest.raises(InputError, match=rf"^here.*, {name}: .* is not of type .*{kind}"):
+        from_json(data, "here")
+
+
+def test_a_float_is_read_as_a_whole_number_if_it_is_one():
+    data = written()
+    data["experiment"]["steps"] = 400.0
+    assert (from_json(data, "here").steps, type(from_json(data, "here").steps)) == (400, int)
+    data["experiment"]["steps"] = 10.5
+    with pytest.raises(InputError, match=r"^here, steps 10.5: must be a whole number$"):
         from_json(data, "here")
 
 
@@ -431,3 +450,56 @@ def test_every_module_of_presets_has_the_name_of_an_algorithm():
     names = [module.name for module in pkgutil.iter_modules(lsac_presets.__path__)]
     assert names
     assert set(names) <= AGENTS.keys()
+
+
+# warnings
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name", "backend", "warned"),
+    [
+        ("lsac", "default", "cpu", True),
+        ("lsac", "paper", "cpu", True),
+        ("lsac", "adam", "cpu", True),
+        ("lsac", "default", "gpu", False),
+        ("lsac", "quickstart", "cpu", False),
+        ("sac", "default", "cpu", False),
+    ],
+)
+def test_settings_for_a_gpu_are_announced_on_a_cpu(algorithm, name, backend, warned, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    found = warnings(preset(algorithm, name, "Pendulum-v1"))
+    assert len(found) == warned
+    if warned:
+        assert found[0].startswith("warning: these settings of lsac are meant for a GPU")
+        assert "--preset quickstart" in found[0]
+
+
+def test_a_large_generator_alone_is_for_a_gpu():
+    small_critics = lsac.Config(hidden=(64, 64))
+    assert small_critics.needs_gpu
+    assert not dataclasses.replace(small_critics, synthetic=False).needs_gpu
+    assert not dataclasses.replace(small_critics, refresh_every=0).needs_gpu
+
+
+@pytest.mark.parametrize(
+    ("options", "start", "hint"),
+    [
+        ({"steps": 3_000, "learning_starts": 5_000}, 0, 288),
+        ({"steps": 5_000, "learning_starts": 5_000}, 0, 480),
+        ({"steps": 5_025, "learning_starts": 5_000}, 0, None),
+        ({"steps": 3_000, "learning_starts": 5_000}, 3_008, None),
+        ({"steps": 3_000, "learning_starts": 5_000}, 2_976, 288),
+    ],
+)
+def test_a_run_without_updates_is_announced_with_a_way_out(options, start, hint):
+    found = warnings(experiment(**options), start)
+    if hint is None:
+        assert found == []
+    else:
+        steps, starts = options.values()
+        assert found == [
+            f"warning: no update will be made: --steps {steps} is not more than --learning-starts {starts}; "
+            f"try --learning-starts {hint}"
+        ]
+        assert experiment(**options | {"learning_starts": hint}).planned_updates() > 0

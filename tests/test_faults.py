@@ -313,7 +313,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(empty_run):
     result = lsac(*TRAIN, "--steps", 64, "--out", empty_run)
     assert result.code == 2
     assert result.sentence.endswith(
-        f"--out {empty_run}: already holds a run; continue it with 'lsac resume {empty_run}'"
+        f"--out {empty_run}: already holds a run; --overwrite replaces it, lsac resume {empty_run} continues it"
     )
     assert (empty_run / "config.json").read_bytes() == before
     assert [path.name for path in empty_run.iterdir()] == ["config.json"]

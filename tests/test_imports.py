@@ -2,6 +2,9 @@
 
 import ast
 import graphlib
+import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -193,6 +196,23 @@ def test_functions_fit_on_a_page(parsed):
 
 def test_constructors_take_few_arguments(parsed):
     assert wide_constructors(parsed) == {}
+
+
+def declared():
+    """The packages that are installed with this one, and the names of its extras."""
+    project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in project["dependencies"]}
+    return names, set(project["optional-dependencies"])
+
+
+def test_what_is_installed_is_what_is_imported(parsed):
+    """By the package itself, not by its tests alone."""
+    names, extras = declared()
+    nodes = [node for tree in parsed.values() for node in ast.walk(tree)]
+    imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert imported - sys.stdlib_module_names - {PACKAGE} == names
+    assert extras == {"cuda12", "cuda13", "docs", "dev"}, "an extra is there for something that uses it"
 
 
 # the rules can be broken

@@ -2,7 +2,7 @@
 
 import types
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import gymnasium as gym
 import jax.numpy as jnp
@@ -13,8 +13,12 @@ from lsac.agents import AGENTS
 from lsac.envs.sources import given
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
+from lsac.train import logger
 from lsac.train import run as running
+from lsac.train.logger import TimeLeft
+from lsac.train.refresh import Fitting, Refresher
 from lsac.train.run import Observer, run
+from lsac.train.stopping import Stop
 from lsac.types import Agent, Refresh, memoryless
 
 CHUNK, CHUNKS, UPDATES = 8, 7, 4
@@ -123,6 +127,18 @@ def test_actions_are_random_and_nothing_is_learned_before_learning_starts(monkey
     assert learner.updates == (CHUNKS - 2) * UPDATES
 
 
+def refresh_of(finish, generate):
+    """A refresh every 24 steps, in three pieces of ten steps that only count themselves."""
+    return Refresh(
+        **{"every": 24, "title": "counting", "steps": 30, "pieces": 3},
+        begin=lambda state, replay, key: jnp.zeros(()),
+        advance=lambda work, replay, piece: work + piece.astype(jnp.float32),
+        finish=finish,
+        generate=generate,
+        compact=lambda state: state,
+    )
+
+
 @pytest.mark.parametrize(("log_every", "told_at"), [(CHUNK, (32, 56)), (24, (48, CHUNK * CHUNKS))])
 def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh(log_every, told_at, monkeypatch):
     """The agent shows its number of updates as what it generated; refreshes at 24 and 48."""
@@ -130,13 +146,13 @@ def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh
     def make_generating(config, spec):
         layout = rb.layout_of(spec)
 
-        def fit(state, replay, key):
-            return state, {"fitted": state[0]}, layout.unpack(jnp.zeros((3, layout.width)))
+        def finish(state, work):
+            return state, {"fitted": state[0] + 0 * work}, layout.unpack(jnp.zeros((3, layout.width)))
 
         def generate(state, key):
             return state, layout.unpack(jnp.zeros((3, layout.width)) + state[0])
 
-        return make(config, spec)._replace(refresh=Refresh(24, fit, generate, compact=lambda state: state))
+        return make(config, spec)._replace(refresh=refresh_of(finish, generate))
 
     monkeypatch.setitem(AGENTS, "generating", types.SimpleNamespace(Config=Config, make=make_generating))
     inspect = lambda sample: {"dynamics_error": sample.generated[:, 0, 0]}  # noqa: E731
@@ -152,3 +168,120 @@ def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh
         for name in ("fitted", "dynamics_error")
     }
     assert told == {"fitted": [(24, 24.0), (48, 48.0)], "dynamics_error": list(zip(told_at, (24.0, 48.0), strict=True))}
+
+
+def refreshing(monkeypatch):
+    """An experiment of an agent that refreshes at steps 24 and 48, and an environment for it."""
+
+    def make_refreshing(config, spec):
+        layout = rb.layout_of(spec)
+        shown = lambda: layout.unpack(jnp.zeros((3, layout.width)))  # noqa: E731
+        refresh = refresh_of(lambda state, work: (state, {"work": work}, shown()), lambda state, key: (state, shown()))
+        return make(config, spec)._replace(refresh=refresh)
+
+    monkeypatch.setitem(AGENTS, "refreshing", types.SimpleNamespace(Config=Config, make=make_refreshing))
+    experiment = Experiment(
+        *(Config(), "lsac/TimeLimited-v0"),
+        **{"steps": CHUNK * CHUNKS - 3, "chunk": CHUNK, "log_every": CHUNK, "learning_starts": 8, "eval_every": 0},
+    )
+    return experiment, given(lambda: gym.make("lsac/TimeLimited-v0"))
+
+
+def test_a_refresh_tells_its_progress_and_the_time_left_counts_it(monkeypatch):
+    told, seen = [], []
+    result = run(*refreshing(monkeypatch), observer=Observer(seen.append, fitting=told.append))
+    fit = [Fitting("counting", done, 30) for done in (0, 10, 20, 30)]
+    assert told == fit * 2
+    assert [line["train/work"] for p in seen for line in p.lines if "train/work" in line] == [3.0, 3.0]
+    assert {p.steps for p in seen} == {result.step} == {56}, "rounded up to whole chunks"
+    known = [p.step for p in seen if p.seconds_left is not None]
+    assert known == [24, 32, 40, 48, 56], "not before the first of the refreshes"
+    assert seen[-1].seconds_left == 0.0
+
+
+def test_a_stop_during_a_refresh_is_noticed_between_two_pieces(monkeypatch):
+    stop, told = Stop(), []
+
+    def fitting(progress):
+        told.append(progress.done)
+        if progress.done == 20:
+            stop.request()
+
+    result = run(*refreshing(monkeypatch), observer=Observer(fitting=fitting), stop=stop)
+    assert (result.finished, result.step, told) == (False, 24, [0, 10, 20])
+    assert result.learner.refresher.refreshed_at == 0, "a resume repeats the refresh"
+
+
+class At(NamedTuple):
+    """A refresher with refreshes left at a step."""
+
+    count: int
+
+    def left(self, step, end, learning_starts):
+        return self.count
+
+
+def time_left(lines, refreshes=(), left=0):
+    """The estimate after lines of (second, step, updates), each refresh of the given duration before the last line."""
+    with pytest.MonkeyPatch.context() as patch:
+        estimate = TimeLeft(Experiment(Config(), "X-v0", steps=1_000, chunk=10, learning_starts=100), At(left))
+        patch.setattr(logger.time, "monotonic", lambda: 50.0)
+        estimate.start(0)
+        for i, (second, step, updates) in enumerate(lines):
+            if i == len(lines) - 1:
+                for seconds in refreshes:
+                    estimate.refreshed(seconds)
+            patch.setattr(logger.time, "monotonic", lambda second=second: 50.0 + second)
+            estimate.advance(step, updates)
+        return estimate.at(lines[-1][1])
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "expected"),
+    [
+        ([(1, 50, 0)], {}, None),
+        ([(1, 50, 0), (2, 100, 0)], {}, None),
+        ([(1, 50, 0), (2, 100, 0), (12, 200, 100)], {}, 80.0),
+        ([(2, 100, 0), (12, 200, 100), (13, 300, 200)], {}, 38.5),
+        ([(2, 100, 0), (12, 200, 100)], {"left": 3}, None),
+        ([(2, 100, 0), (32, 200, 100)], {"left": 3, "refreshes": (20.0,)}, 80.0 + 60.0),
+        ([(2, 100, 0), (42, 200, 100)], {"left": 0, "refreshes": (20.0, 10.0)}, 80.0),
+    ],
+)
+def test_time_left_is_that_of_updates_and_refreshes(lines, more, expected):
+    assert time_left(lines, **more) == (expected if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("step", "end", "starts", "count"),
+    [(0, 100, 0, 9), (5, 100, 0, 9), (10, 100, 0, 8), (0, 100, 25, 7), (0, 101, 0, 10), (95, 100, 0, 0)],
+)
+def test_refreshes_left_are_those_of_the_rest_of_the_run(step, end, starts, count):
+    """One that is due at the very end is not made."""
+    refresher = Refresher(make(Config(), None), None, [0], None)
+    assert refresher.left(step, end, starts) == 0
+    refresher.every = 10
+    assert refresher.left(step, end, starts) == count
+
+
+# planned updates
+
+
+@pytest.mark.parametrize("start", [0, 8, 16, 24, 32])
+@pytest.mark.parametrize("learning_starts", [0, 8, 9, 16, 33, 56])
+@pytest.mark.parametrize("steps", [1, 8, 31, 56])
+def test_planned_updates_are_those_that_the_loop_makes(steps, learning_starts, start):
+    """The loop learns from every chunk that starts at `learning_starts` or later."""
+    e = Experiment(Config(), "X-v0", steps=steps, chunk=8, utd=0.5, learning_starts=learning_starts)
+    made, step = 0, start
+    while step < e.steps:
+        made += e.updates_per_chunk if step >= e.learning_starts else 0
+        step += e.chunk
+    assert e.planned_updates(start) == made
+
+
+@pytest.mark.parametrize("learning_starts", [0, 9, 16, 56])
+def test_planned_updates_are_made(learning_starts, monkeypatch):
+    _, learner = updates_behind_each_chunk(monkeypatch, learning_starts)
+    e = Experiment(Config(), "X-v0", steps=CHUNK * CHUNKS, chunk=CHUNK, utd=0.5, learning_starts=learning_starts)
+    assert learner.updates == e.planned_updates() == max(0, CHUNKS - -(-learning_starts // CHUNK)) * UPDATES

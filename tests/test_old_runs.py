@@ -52,7 +52,7 @@ def test_the_last_policies_play_as_they_did(run):
     result = lsac("eval", run, "--episodes", 1)
     logged = [line["eval/mean_reward"] for line in metrics(run) if line["step"] == 256 and "eval/mean_reward" in line]
     assert returns_of(result) == pytest.approx(logged, abs=0.06)
-    assert result.out.splitlines()[0].endswith("over 1 episodes (mean length 200, policy of step 256)")
+    assert result.out.splitlines()[0].endswith("over 1 episode (mean length 200, policy of step 256)")
     assert result.out.splitlines()[-1].startswith(f"{run.name} on Pendulum-v1: mean over 2 seeds -")
     assert contents(run) == before
 
@@ -118,10 +118,8 @@ def test_one_that_has_finished_has_nothing_to_do(tmp_path):
     before = contents(run)
     result = lsac("resume", run)
     assert result.code == 0
-    assert result.out.splitlines()[-1].endswith("finished at step 256; nothing to do (--steps N makes it longer)")
-    after = contents(run)
-    assert after.pop(Path("curve.png")).startswith(b"\x89PNG"), "it is drawn where it is missing"
-    assert after == before
+    assert result.out == f"{run}: finished at step 256; nothing to do\n", "it cannot be made longer"
+    assert contents(run) == before, "nothing is added to it"
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "ppo", "lsac"])

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import io
 import json
 import math
 import subprocess
@@ -32,8 +31,6 @@ from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
-from lsac.train.display import Display, duration
-from lsac.train.logger import Progress
 
 # the interval
 
@@ -712,24 +709,8 @@ def test_pyplot_is_left_alone():
     assert subprocess.run([sys.executable, "-W", "error", "-c", code]).returncode == 0
 
 
-# what a person sees
-
-
-def test_progress_is_one_line_of_plain_text():
-    """A return of exactly 0 is a return."""
-    stream = io.StringIO()
-    with Display(stream, every=0) as display:
-        for step, value in ((100, -5.0), (200, 0.0)):
-            lines = [{"step": step, "seed": seed, "rollout/ep_rew_mean": value} for seed in (0, 1)]
-            display.watch(Progress(step, 200, 1234.5, lines))
-    first, second = stream.getvalue().splitlines()
-    assert first == "step 100/200 (50%) · 1,234 steps/s · return -5.0"
-    assert second == "step 200/200 (100%) · 1,234 steps/s · return 0.0"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 00 s"), (61, "1 min 01 s"), (3599, "59 min 59 s"), (7260, "2 h 01 min")],
-)
-def test_durations_are_read_by_people(seconds, text):
-    assert duration(seconds) == text
+def test_runs_with_and_without_evaluations_are_not_pooled(tmp_path):
+    """Or the evaluations would be dropped."""
+    evaluated = load_run(make_run(tmp_path / "a", table(2), seed=4))
+    settings = dataclasses.replace(evaluated.experiment, eval_every=0, seed=8)
+    assert len(pool([evaluated, evaluated._replace(path=tmp_path / "b", experiment=settings)])) == 2

@@ -369,6 +369,9 @@ def resumed(stopped, tmp_path_factory):
     folder = shutil.copytree(stopped.folder, tmp_path_factory.mktemp("resumed") / "run")
     saved, log = RunFolder(folder).checkpoints.load(), (folder / "metrics.jsonl").read_text()
     end = saved.record["step"] + 192
+    config = json.loads((folder / "config.json").read_text())
+    config["experiment"]["steps"] = end  # as if it had been asked for no more
+    (folder / "config.json").write_text(json.dumps(config))
 
     with watched_loops() as (loops, traces):
         counts = []
@@ -381,7 +384,7 @@ def resumed(stopped, tmp_path_factory):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Logger, "write", interrupting(Logger.write))
-            interrupted = resume("--steps", end)
+            interrupted = resume()
         with (folder / "metrics.jsonl").open("a") as file:  # as if it had crashed a little later
             file.write(json.dumps({"step": end, "seed": 9, "seconds": 0, "time/fps": -1}) + "\n")
         continued = resume()
@@ -522,10 +525,12 @@ EXPERIMENT = Experiment(
 
 
 def is_free(path):
-    """Whether nobody trains in a folder."""
+    """Whether nobody trains in a folder; one that was removed is free."""
     folder = RunFolder(path)
     try:
         folder.lock()
+    except FileNotFoundError:
+        return True
     except InputError:
         return False
     folder.release()

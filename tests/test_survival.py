@@ -96,12 +96,12 @@ def test_a_stop_waits_neither_for_a_refresh_nor_for_an_evaluation(tmp_path, monk
     refresh, evaluated, never = Refresher.run, Pool.evaluated, threading.Event()
     waited, awaited = [], []
 
-    def busy_device(self, kept, replay, step):
+    def busy_device(self, kept, replay, step, report):
         if not waited:
             waited.append(step)
             signal.raise_signal(signal.SIGTERM)
             never.wait()
-        return refresh(self, kept, replay, step)
+        return refresh(self, kept, replay, step, report)
 
     def long_episodes(self, check_stop):
         awaited.append(self)
@@ -183,9 +183,13 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"], "a lock leaves nothing behind"
 
 
-@pytest.mark.parametrize("log_every", ["100", "480"], ids=["in between", "at a line of metrics"])
-def test_a_loss_that_is_no_number_ends_the_run_where_it_appeared(log_every, tmp_path, monkeypatch):
-    """Update 410 is in the chunk that ends at step 480; the checkpoint of 400 is the last one."""
+@pytest.mark.parametrize(
+    ("log_every", "saved"),
+    [("100", "400"), ("480", "400"), ("480", "0")],
+    ids=["in between", "at a line of metrics", "without a checkpoint"],
+)
+def test_a_loss_that_is_no_number_ends_the_run_where_it_appeared(log_every, saved, tmp_path, monkeypatch):
+    """Update 410 is in the chunk that ends at step 480; the checkpoint of 400, if there is one, is the last."""
 
     def make(config, spec):
         agent = sac.make(config, spec)
@@ -198,13 +202,14 @@ def test_a_loss_that_is_no_number_ends_the_run_where_it_appeared(log_every, tmp_
         return agent._replace(update=update)
 
     monkeypatch.setitem(AGENTS, "sac", types.SimpleNamespace(Config=sac.Config, make=make, __doc__=sac.__doc__))
-    result = lsac(*SAC, "--log-every", log_every, "--out", tmp_path / "run")
+    often = () if saved == "400" else ("--checkpoint-every", "0")
+    result = lsac(*SAC, "--log-every", log_every, *often, "--out", tmp_path / "run")
     assert result.code == 4
     assert result.sentence == (
         "lsac: seed 0: critic_loss became NaN or infinite in the updates before step 480; "
-        "the last checkpoint is from before that"
+        f"{'the last checkpoint is' if saved == '400' else 'there is no checkpoint'} from before that"
     )
-    assert RunFolder(tmp_path / "run").checkpoints.load().record["step"] == 400
+    assert RunFolder(tmp_path / "run").checkpoints.step() == int(saved)
 
 
 def test_a_full_disk_costs_a_checkpoint_and_nothing_else(tmp_path, monkeypatch):

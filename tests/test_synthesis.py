@@ -6,11 +6,13 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from replays import replay_of, spec_of, stored_of
 
 from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
+from lsac.nn.diffusion import edm_loss, preconditioned
 from lsac.replay import ring as rb
 
 GAMMA = 0.99
@@ -155,6 +157,18 @@ def test_train_steps_must_be_a_multiple_of_the_average_interval():
         replace(SMALL, train_steps=25).check()
 
 
+@pytest.mark.parametrize(("backend", "dtype"), [("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")])
+def test_the_dtype_follows_the_back_end_unless_it_is_given(backend, dtype, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert synthesis.Config().compute_dtype == "auto"
+    for given in ("auto", "float32", "bfloat16"):
+        expected = dtype if given == "auto" else given
+        config = replace(SMALL, compute_dtype=given)
+        assert synthesis.compute_dtype(config) == expected
+        state = jax.eval_shape(functools.partial(synthesis.init, config, SPEC), jax.random.key(0))
+        assert state.model.compute_dtype == state.ema.compute_dtype == expected
+
+
 def test_the_published_budget():
     paper = synthesis.PAPER
     assert (paper.width, paper.dim_t, paper.blocks, paper.train_steps) == (1024, 256, 6, 100_000)
@@ -198,6 +212,53 @@ def test_same_key_same_rows():
     rows = [generate(SMALL, SPEC, first, 100, k) for k in (key, key, other)]
     np.testing.assert_array_equal(rows[0], rows[1])
     assert not np.allclose(rows[0], rows[2])
+
+
+def scanned(config, state, replay, key):
+    """The fit as one scan over all its steps, without pieces."""
+    mean, std = synthesis.scales(config, SPEC, replay)
+    optimiser = synthesis._optimiser(config)
+
+    def step(carry, inputs):
+        (model, moments), (count, key) = carry, inputs
+        batch_key, loss_key = jax.random.split(key)
+        rows = synthesis.encode(config, rb.sample(replay, batch_key, config.batch_size))
+        batch, rate = (rows - mean[None]) / std[None], synthesis.learning_rate(config, count)
+        loss, grads = jax.value_and_grad(lambda m: edm_loss(preconditioned(m), batch, loss_key))(model)
+        updates, moments = optimiser.update(grads, moments)
+        return (jax.tree.map(lambda p, u: p - rate * u, model, updates), moments), loss
+
+    def averaged(carry, inputs):
+        (model, ema, moments), (counts, keys) = carry, inputs
+        (model, moments), losses = jax.lax.scan(step, (model, moments), (counts, keys))
+        decay = synthesis.ema_decay(config, counts[0] // config.ema_every)
+        return (model, optax.incremental_update(model, ema, 1.0 - decay), moments), losses
+
+    shape = (config.train_steps // config.ema_every, config.ema_every)
+    inputs = jnp.arange(config.train_steps).reshape(shape), jax.random.split(jax.random.split(key)[1], shape)
+    (model, ema, moments), losses = jax.lax.scan(averaged, (state.model, state.ema, state.optimiser), inputs)
+    loss = jnp.mean(losses.reshape(-1)[-max(1, config.train_steps // 10) :])
+    return synthesis.State(model, ema, moments, mean, std), {"diffusion_loss": loss}
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 16])
+def test_a_fit_in_pieces_is_the_same_fit(pieces):
+    """To the bit, also where there are more pieces than updates of the average."""
+    config = replace(SMALL, ema_every=2)
+    (state, _), (replay, _), (key, _) = seeds()
+    advance = jit(lambda work, piece: synthesis.advance(config, work, replay, piece, pieces))
+    work = jit(synthesis.begin, static_argnums=(0, 1))(config, SPEC, state, replay, key)
+    done = []
+    for piece in range(pieces):
+        work = advance(work, jnp.asarray(piece, jnp.int32))
+        done.append(int(np.count_nonzero(work.losses)))
+    assert done == [10 * (piece + 1) // pieces * 2 for piece in range(pieces)]
+    expected = jit(lambda *args: scanned(config, *args))(state, replay, key)
+    found = synthesis.finish(config, work)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(found[0]), jax.tree.leaves(expected[0]), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(found[1]["diffusion_loss"], expected[1]["diffusion_loss"], rtol=1e-6)
 
 
 def test_rows_come_from_the_averaged_parameters():

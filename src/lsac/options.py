@@ -4,8 +4,8 @@ A limit is declared on the field that it limits:
 
     chains: Annotated[int, AtLeast(1)] = 10
 
-`check_options` checks a dataclass and the dataclasses nested in it. Rules between fields are written in a method
-`check(self, experiment)` of the algorithm's `Config`.
+`typed` converts a value that a person gives, `check_options` checks a dataclass and the dataclasses nested in it. Rules
+between fields are written in a method `check(self, experiment)` of the algorithm's `Config`.
 """
 
 import dataclasses
@@ -205,10 +205,18 @@ def check_options(config: Any, prefix: str = "") -> None:
         if dataclasses.is_dataclass(value):
             check_options(value, prefix if any(_markers(hints[field.name], WithoutPrefix)) else f"{name}.")
             continue
-        typed(value, plain[field.name], flag(name))
+        if not _is_exactly(value, typed(value, plain[field.name], flag(name))):  # files could not give it back
+            raise _wrong_type(value, plain[field.name], flag(name))
         problem = _problem(value, hints[field.name])
         if problem:
             raise InputError(f"{flag(name)} {_text(value)}: {problem}")
+
+
+def _is_exactly(value: Any, converted: Any) -> bool:
+    """Whether a value has the type that it was converted to; a whole number may stand for a float."""
+    if isinstance(converted, tuple):
+        return type(value) is tuple and all(_is_exactly(*pair) for pair in zip(value, converted, strict=True))
+    return type(value) in ((int, float) if type(converted) is float else (type(converted),))
 
 
 def _problem(value: Any, hint: Any) -> str | None:
@@ -291,31 +299,115 @@ def read_options(cls: type, data: Any, where: str) -> Any:
 
 
 def typed(value: Any, hint: Any, where: str) -> Any:
-    """The value converted to the hinted type, or an error; an int may stand for a float and a list for a tuple."""
+    """The value converted to the hinted type, or an error.
+
+    An int may stand for a float, a whole float for an int (1e6), a number for a tuple of one, a list or an array for a
+    tuple, and a scalar of NumPy for a number.
+    """
     if isinstance(hint, TypeVar):
         return value
+    value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, int) and abs(value) >= 2**63:
         raise InputError(f"{where}: {shown(value)} is too large")
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         return read_options(typing.cast(type, hint), value, where)
     if typing.get_origin(hint) is typing.Literal:
         if value in typing.get_args(hint):
             return value
         raise InputError(f"{where}: {shown(value)} is not one of {', '.join(typing.get_args(hint))}")
-    for option in options:
+    for option in _alternatives(hint):
         if option is type(None) and value is None:
             return None
         if option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
-        if typing.get_origin(option) is tuple and isinstance(value, (list, tuple)):
-            return _typed_items(value, _items(option, value), where)
+        if option is int and isinstance(value, float):
+            if not value.is_integer():
+                raise InputError(f"{where} {value}: must be a whole number")
+            return typed(int(value), int, where)
+        if typing.get_origin(option) is tuple:
+            if type(value) in (int, float) and typing.get_args(option)[1:] == (...,):
+                value = [value]
+            if isinstance(value, (list, tuple)):
+                return _typed_items(value, _items(option, value), where)
         if isinstance(option, type) and type(value) is option:
             return value
-    raise InputError(f"{where}: {shown(value)} is not of type {getattr(hint, '__name__', hint)}")
+    raise _wrong_type(value, hint, where)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _wrong_type(value: Any, hint: Any, where: str) -> InputError:
+    return InputError(f"{where}: {shown(value)} is not of type {getattr(hint, '__name__', hint)}")
 
 
 def _typed_items(value: Sequence[Any], hints: Sequence[Any], where: str) -> tuple[Any, ...]:
     if len(value) != len(hints):
         raise InputError(f"{where}: has {len(value)} values, not {len(hints)}")
     return tuple(typed(item, hint, where) for item, hint in zip(value, hints, strict=True))
+
+
+# words
+
+TRANSLATIONS: dict[str, str] = {
+    "learning_rate": "here `actor_lr` and `critic_lr`",
+    "buffer_size": "here `replay_capacity`",
+    "ent_coef": "here `alpha_init`, which is tuned unless `alpha_lr` is 0 (ppo: `entropy_weight`)",
+    "target_update_interval": "nothing to set, targets are averaged at every update with `tau`",
+    "gradient_steps": "here `utd` is the number of updates per environment step",
+    "train_freq": "here `chunk` is the number of steps between updates, and `utd` the number of updates per step",
+    "policy_delay": "here `delay`",
+    "target_policy_noise": "here `target_noise`",
+    "target_noise_clip": "here `noise_clip`",
+    "action_noise": "here `exploration_noise` (td3 and qsm)",
+    "use_sde": "not available; the agents explore by their own policies",
+    "use_sde_at_warmup": "not available; the first `learning_starts` steps are uniformly random",
+    "sde_sample_freq": "not available",
+    "replay_buffer_class": "not available; transitions are stored on the device, sized by `replay_capacity`",
+    "replay_buffer_kwargs": "not available; the replay has only `replay_capacity`",
+    "optimize_memory_usage": "nothing to set; `replay_capacity` determines the memory",
+    "n_steps": "here `chunk` is the number of steps of a rollout, over all `num_envs` simulators",
+    "n_epochs": "here `epochs`",
+    "clip_range": "here `clip_ratio`",
+    "clip_range_vf": "here `value_clip`",
+    "gae_lambda": "here `lam`",
+    "target_kl": "here `max_kl` (trpo)",
+    "vf_coef": "here `value_weight`",
+    "max_grad_norm": "here `grad_norm`",
+    "normalize_advantage": "nothing to set; advantages are always normalised",
+    "n_critics": "here `critics`",
+    "n_envs": "here `num_envs`",
+    "policy": "leave it out: every agent has one kind of network, set by `hidden` and `activation`",
+    "policy_kwargs": "here `hidden` and `activation`",
+    "net_arch": "here `hidden`",
+    "activation_fn": "here `activation`",
+    "device": "JAX chooses it: set the environment variable JAX_PLATFORMS to cpu or cuda",
+    "verbose": "nothing to set: Python shows messages with progress_bar=True, the command line always",
+    "tensorboard_log": "nothing to set: TensorBoard files are in the folder of the run (out)",
+    "tb_log_name": "nothing to set: TensorBoard files are in the folder of the run (out)",
+    "stats_window_size": "nothing to set, training returns are means of 100 episodes",
+    "monitor_wrapper": "nothing to set, episodes are always counted",
+    "total_timesteps": "here `steps` on the command line, and the argument of learn in Python",
+    "log_interval": "here `log_every`, in environment steps",
+    "eval_freq": "here `eval_every`",
+    "n_eval_episodes": "here `eval_episodes`",
+    "save_freq": "here `checkpoint_every`",
+}
+"""Words of Stable-Baselines3 that are no options here, and what to do instead; names of options are in backquotes."""
+
+
+def translation(name: str, as_flags: bool = False) -> str | None:
+    """What to do here instead of an option of Stable-Baselines3; None if it is not known."""
+    said = TRANSLATIONS.get(name)
+    return said and re.sub(r"`(\w+)`", lambda match: flag(match[1]) if as_flags else match[1], said)
+
+
+def in_python(text: str) -> str:
+    """A message with its options as Python names them: --replay-capacity becomes replay_capacity."""
+    return re.sub(r"--([a-z][\w.-]*\w)", lambda match: match[1].replace("-", "_"), text)
+
+
+def counted(count: int, noun: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

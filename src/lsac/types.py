@@ -58,18 +58,35 @@ class Values(NamedTuple):
 class Refresh(NamedTuple):
     """Infrequent, expensive work of an agent: LSAC retrains its generator and fills its synthetic buffer.
 
-    `fit` returns a compact state, without the data that `generate` makes; `generate` completes it. A checkpoint stores
-    the compact state, and a resume calls `generate` again with the same key.
+    `begin`, `pieces` times `advance`, and `finish` return a compact state, without the data that `generate` makes;
+    `generate` completes it. A checkpoint stores the compact state, and a resume calls `generate` again with the same
+    key.
     """
 
     every: int
     """environment steps between two refreshes"""
-    fit: Callable[[Any, Any, Key], tuple[Any, Metrics, Transition]]
-    """compact state, replay, key → compact state, metrics, and [N] real transitions for comparison"""
+    title: str
+    """what a progress display calls the fit"""
+    steps: int
+    """gradient steps of a fit"""
+    pieces: int
+    """number of parts that a fit is divided into, between which it can be reported and stopped"""
+    begin: Callable[[Any, Any, Key], Any]
+    """compact state, replay, key → work"""
+    advance: Callable[[Any, Any, Array], Any]
+    """work, replay, index of the piece → work"""
+    finish: Callable[[Any, Any], tuple[Any, Metrics, Transition]]
+    """compact state, work → compact state, metrics, and [N] real transitions for comparison"""
     generate: Callable[[Any, Key], tuple[Any, Transition]]
     """compact state, key → state, and [N] of the generated transitions"""
     compact: Callable[[Any], Any]
     """state → compact state"""
+
+    def fit(self, state: Any, replay: Any, key: Key) -> tuple[Any, Metrics, Transition]:
+        """The whole fit as one function: compact state, replay, key → what `finish` returns."""
+        work = self.begin(state, replay, key)
+        work = jax.lax.fori_loop(0, self.pieces, lambda piece, work: self.advance(work, replay, piece), work)
+        return self.finish(state, work)
 
 
 def memoryless(act: Callable[[Any, Array, Key, bool], Array]) -> Callable[..., tuple[Array, Any]]:

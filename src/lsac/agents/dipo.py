@@ -16,6 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+import tyro
 
 from lsac.agents.sac import value
 from lsac.agents.td3 import critic_loss, td_target
@@ -77,7 +78,7 @@ class Config:
     """norm to which the gradient of a whole batch of actions is clipped, per action dimension; 0 means no clipping"""
     pair_capacity: BufferSize = 1_000_000
     """improved actions stored; at least as many as the replay has transitions"""
-    no_write_back: bool = False
+    no_write_back: tyro.conf.FlagCreatePairsOff[bool] = False
     """use improved actions once and do not store them, as in the published code"""
 
     def check(self, experiment: RunOptions) -> None:

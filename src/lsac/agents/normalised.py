@@ -64,12 +64,17 @@ def _values(values: Values, scaled: Any) -> Values:
 
 
 def _refresh(refresh: Refresh) -> Refresh:
-    def fit(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics, Transition]:
-        inner, metrics, sample = refresh.fit(state.agent, replay, key)
+    def finish(state: State, work: Any) -> tuple[State, Metrics, Transition]:
+        inner, metrics, sample = refresh.finish(state.agent, work)
         return state._replace(agent=inner), metrics, sample
 
     def generate(state: State, key: Key) -> tuple[State, Transition]:
         inner, sample = refresh.generate(state.agent, key)
         return state._replace(agent=inner), sample
 
-    return Refresh(refresh.every, fit, generate, lambda state: state._replace(agent=refresh.compact(state.agent)))
+    return refresh._replace(
+        begin=lambda state, replay, key: refresh.begin(state.agent, replay, key),
+        finish=finish,
+        generate=generate,
+        compact=lambda state: state._replace(agent=refresh.compact(state.agent)),
+    )

@@ -1,13 +1,46 @@
 """Parses the arguments of a command."""
 
+import typing
 from typing import Any
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from lsac.errors import InputError
+from lsac.options import flag, translation, typed
+
+registry = ConstructorRegistry()
+
+
+@registry.primitive_rule
+def number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    """Reads 1e6 as a whole number. What is not whole stays a float, and is rejected by the name of its option."""
+
+    def read(words: list[str]) -> float:
+        try:
+            return int(words[0])
+        except ValueError:
+            value = float(words[0])
+            return int(value) if value.is_integer() else value
+
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(1, "INT", read, lambda value: type(value) is int, lambda value: [str(value)])
 
 
 def parse(cls: Any, args: list[str], prog: str, text: str, **more: Any) -> Any:
-    config = (tyro.conf.FlagCreatePairsOff,)
-    return tyro.cli(cls, args=args, prog=prog, description=text, config=config, **more)
+    given = tyro.cli(cls, args=args, prog=prog, description=text, registry=registry, **more)
+    for name, kind in typing.get_type_hints(cls).items():
+        if type(value := getattr(given, name)) is float:
+            typed(value, kind, flag(name))
+    return given
+
+
+def translate(args: list[str]) -> None:
+    """Rejects options of Stable-Baselines3 with the name that they have here."""
+    for word in (word.partition("=")[0] for word in args if word.startswith("--")):
+        if instead := translation(word[2:].replace("-", "_"), as_flags=True):
+            raise InputError(f"{word}: no such option; {instead}")
 
 
 def peek(args: list[str], flag: str) -> str | None:

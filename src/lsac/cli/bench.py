@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from lsac.agents import AGENTS
 from lsac.envs.sources import given
 from lsac.nn import langevin
+from lsac.options import counted
 from lsac.presets import preset as find_preset
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, make_agent
@@ -102,8 +103,9 @@ def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds
     spec = given(env).spec(gamma=0.0)  # every algorithm has its own discount
     cache_compilations()
     print(
-        f"{env}: {spec.obs_dim} observations, {spec.action_dim} actions; {seeds} seed{'s' if seeds > 1 else ''} "
-        f"on {jax.devices()[0].device_kind}; medians of {rounds} rounds of {repeats} updates"
+        f"{env}: {counted(spec.obs_dim, 'observation')}, {counted(spec.action_dim, 'action')}; "
+        f"{counted(seeds, 'seed')} on {jax.devices()[0].device_kind}; "
+        f"medians of {counted(rounds, 'round')} of {counted(repeats, 'update')}"
     )
     print(f"{'':8s} {'update':>10s} {'products':>10s} {'ratio':>6s} {'noise':>18s} {'parameters':>12s} {'agent':>10s}")
     for name, experiment in experiments.items():
@@ -159,8 +161,9 @@ def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> 
     spec, paper = given(env).spec(gamma=0.0), published(env.split("-")[0])
     cache_compilations()
     print(
-        f"{env}: {seeds} seed{'s' if seeds > 1 else ''} on {jax.devices()[0].device_kind}; medians of {rounds} rounds "
-        f"of {repeats} updates; the last three columns are the paper's\n"
+        f"{env}: {counted(seeds, 'seed')} on {jax.devices()[0].device_kind}; "
+        f"medians of {counted(rounds, 'round')} of {counted(repeats, 'update')}; "
+        "the last three columns are the paper's\n"
         f"{'':6s} {'update':>11s} {'critics':>11s} {'steps':>6s} {'per step':>10s} {'parameters':>11s} {'agent':>9s} "
         f"{'update':>8s} {'critics':>8s} {'parameters':>10s}"
     )

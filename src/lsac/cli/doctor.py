@@ -48,4 +48,4 @@ def rendering() -> str:
         child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=120)
         if child.returncode == 0:
             return f"works with MUJOCO_GL={backend}"
-    return "no back end works (videos need EGL: on Debian, install libegl1)"
+    return "no back end works (to render without a display, MuJoCo needs EGL: on Debian, install libegl1)"

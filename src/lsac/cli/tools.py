@@ -21,7 +21,7 @@ class Evaluate:
     """episodes per seed"""
     policy: str = "last"
     """last (of the newest checkpoint) or best (in the evaluations during training)"""
-    stochastic: bool = False
+    stochastic: tyro.conf.FlagCreatePairsOff[bool] = False
     """use exploratory actions instead of deterministic ones"""
     module: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """module to import first; needed if the run's environment is module:Env, and for its wrappers; can be repeated"""
@@ -153,11 +153,13 @@ class Bench:
     """number of alternating measurements of updates and products"""
     updates: int | None = None
     """updates per measurement; default: 4 on a CPU, else 32, as in a chunk of training"""
-    efficiency: Annotated[bool, tyro.conf.arg(name="algorithms")] = False
+    efficiency: Annotated[bool, tyro.conf.arg(name="algorithms"), tyro.conf.FlagCreatePairsOff] = False
     """one table of all algorithms: time of an update and of its critics, parameters, memory, and the paper's numbers"""
 
 
 BENCH_HELP = """Time one update of an algorithm and its matrix products alone; count its parameters and memory.
+
+The ratio of the two means little on a machine that is busy with other work.
 
 Examples:
   lsac bench lsac

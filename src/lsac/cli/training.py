@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from lsac.cli.arguments import import_modules, parse, peek
-from lsac.errors import InputError, Stopped
+from lsac.cli.arguments import import_modules, parse, peek, translate
+from lsac.errors import CheckpointError, InputError, Stopped
+from lsac.options import counted
 
 if TYPE_CHECKING:
     from lsac.envs.sources import Environments
+    from lsac.presets import Preset
     from lsac.runs.experiment import Experiment
     from lsac.runs.folder import RunFolder
 
@@ -27,7 +29,8 @@ Examples:
   lsac train {algorithm} --env Pendulum-v1 --preset quickstart
   lsac train {algorithm} --env HalfCheetah-v5 --seeds 5 --steps 300000 --out runs/cheetah
 
-Presets: {presets}. Options override the settings of the preset.
+Presets, whose settings the other options override:
+{presets}
 """
 
 
@@ -48,6 +51,7 @@ def train(args: list[str]) -> int:
         return 0 if args[:1] in (["--help"], ["-h"]) else 2
     algorithm, args = args[0], args[1:]
     config = find_algorithm(algorithm).Config
+    translate(args)
     name = peek(args, "--preset") or "default"
     defaults = preset(algorithm, name, peek(args, "--env") or "")
 
@@ -58,39 +62,53 @@ def train(args: list[str]) -> int:
         """named settings, which the other options override"""
         out: Path | None = None
         """folder of the run; default: a new one in runs/"""
+        overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+        """replace the run that is in the folder"""
 
-    text = TRAIN_HELP.format(algorithm=algorithm, idea=summary(algorithm), presets=", ".join(presets(algorithm)))
+    text = TRAIN_HELP.format(algorithm=algorithm, idea=summary(algorithm), presets=_described(presets(algorithm)))
     given = parse(Options, args, f"lsac train {algorithm}", text, default=Options(defaults, name))
     experiment = given.experiment
     if not experiment.env:
         raise InputError("--env: name an environment, for example --env Pendulum-v1")
     check(experiment)
     environments = of_experiment(experiment)
-    folder = new_folder(given.out or default_path(experiment), experiment, environments)
+    folder = new_folder(given.out or default_path(experiment), experiment, environments, given.overwrite)
     return _run(experiment, environments, folder, resume=False)
+
+
+def _described(presets: "dict[str, Preset]") -> str:
+    """One line for each preset: its name, and the first line of its docstring."""
+    width = max(map(len, presets))
+    lines = [f"  {name:{width}}  {(found.__doc__ or '').partition(chr(10))[0]}" for name, found in presets.items()]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _run(experiment: "Experiment", environments: "Environments", folder: "RunFolder", resume: bool) -> int:
     """Trains until the end, or until a signal; then saves the run."""
+    from lsac.runs.experiment import warnings
+    from lsac.runs.folder import resume_command
     from lsac.train.display import Display
     from lsac.train.run import Observer, run
     from lsac.train.stopping import Stop
 
     stop = Stop(final=True)
     before = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
-    e = experiment
+    e, command = experiment, resume_command(folder.path, (experiment.env, *experiment.wrappers))
     try:
         with Display() as display:
-            display.say(f"{e.algorithm} on {e.env}, {e.steps:,} steps, seeds {e.seed_list}")
-            observer = Observer(display.watch, display.say)
+            seeds = ("seed " if e.seeds == 1 else "seeds ") + ", ".join(map(str, e.seed_list))
+            display.say(f"{e.algorithm} on {e.env}, {e.total_steps:,} steps, {seeds}")
+            for warning in warnings(e, folder.checkpoints.step() if resume else 0):
+                display.say(warning)
+            observer = Observer(display.watch, display.say, display.fitting)
             result = run(e, environments, folder=folder, resume=resume, observer=observer, stop=stop)
         if not result.finished:
-            print(f"stopped and saved at step {result.step:,}; continue with: lsac resume {folder.path}")
+            print(f"stopped and saved at step {result.step:,}; continue with: {command}")
             return STOPPED
         _conclude(folder)  # a signal that comes now is too late to stop anything
         return 0
     except Stopped:
-        raise Stopped(f"stopped before the first step; continue with: lsac resume {folder.path}") from None
+        raise Stopped(f"stopped before the first step; continue with: {command}") from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -102,7 +120,9 @@ def _conclude(folder: "RunFolder") -> None:
     from lsac.analysis.report import curve_of_run
 
     run = load_run(folder.path)
-    print(run.final_sentence())
+    updates = counted(run.experiment.planned_updates(), "update")
+    made = ("was" if updates == "1 update" else "were") + (" made" if run.experiment.seeds == 1 else " made per seed")
+    print(f"{run.final_sentence()}, {updates} {made}")
     with contextlib.suppress(InputError):  # no episode has ended, so there is nothing to plot
         print(f"curve: {curve_of_run(run, folder.path / 'curve.png')}")
     print(f"run: {folder.path}")
@@ -123,8 +143,8 @@ class Resume:
 
 RESUME_HELP = """Continue a stopped run from its newest checkpoint, or extend a finished one with --steps.
 
-A stopped and resumed run gives the same result as an uninterrupted one. An extended run does not give the same numbers
-as a run that was started with that many steps.
+A stopped and resumed run gives the same result as an uninterrupted one. An extended run gives the same agents as one
+that was started with that many steps, except for PPO and TRPO, whose step sizes depend on the length.
 
 Examples:
   lsac resume runs/cheetah
@@ -146,13 +166,13 @@ def resume(args: list[str]) -> int:
         if given.steps is not None:
             if given.steps < step:
                 raise InputError(f"--steps {given.steps}: the run is at step {step} already")
+            if given.steps < experiment.steps:
+                raise InputError(
+                    f"--steps {given.steps}: the run has {experiment.steps} steps, which a resume does not shorten"
+                )
             experiment = longer(experiment, given.steps)
         if step >= experiment.steps and folder.checkpoints.newest() != folder.checkpoints.stopped:
-            folder.checkpoints.tidy()
-            if not (given.run / "curve.png").exists():
-                _conclude(folder)
-            print(f"{given.run}: finished at step {step:,}; nothing to do (--steps N makes it longer)")
-            return 0
+            return _nothing_to_do(folder, step)
         folder.checkpoints.require_resumable()
         if folder.checkpoints.newest() is None:
             folder.require_unsaved(experiment)
@@ -162,3 +182,18 @@ def resume(args: list[str]) -> int:
         return _run(experiment, environments, folder, resume=True)
     finally:
         folder.release()
+
+
+def _nothing_to_do(folder: "RunFolder", step: int) -> int:
+    """Says so; completes the files of a finished run, unless an earlier version of lsac has written them."""
+    said = f"{folder.path}: finished at step {step:,}; nothing to do"
+    try:
+        folder.checkpoints.require_resumable()
+    except CheckpointError:
+        print(said)
+        return 0
+    folder.checkpoints.tidy()
+    if not (folder.path / "curve.png").exists():
+        _conclude(folder)
+    print(f"{said} (--steps N makes it longer)")
+    return 0

@@ -50,7 +50,6 @@ def quickstart(env: str) -> Experiment:
         blocks=3,
         train_steps=500,
         batch_size=256,
-        compute_dtype="float32",  # bfloat16 is slow on a CPU
         sampler_steps=12,
         sample_batch=10_000,
     )

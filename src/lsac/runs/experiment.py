@@ -19,6 +19,7 @@ from lsac.errors import InputError
 from lsac.options import (
     AddedLater,
     Arguments,
+    AtLeast,
     Between,
     Count,
     CountOrZero,
@@ -38,6 +39,9 @@ from lsac.version import __version__
 
 FORMAT = 1
 """Format of config.json; increased whenever an older version could misread a newer file."""
+
+ENV_ID = r"(?=.{1,200}$)[\w./-]+(:[\w./-]+)?"
+"""The id of an environment, with at most one module before it."""
 
 FINITE_POSITIVE = Between(0, math.inf, without_low=True, without_high=True)
 
@@ -92,6 +96,9 @@ class Experiment(Generic[C]):
     """wrappers of the environment, the innermost first, each as module:name of a Gymnasium wrapper or of a function
     that returns its argument wrapped"""
 
+    steps_before: Annotated[int, AtLeast(0), AddedLater(before=0), tyro.conf.Suppress] = 0
+    """environment steps of each seed in earlier runs of the same model; no option"""
+
     @property
     def algorithm(self) -> str:
         """The name of the agent's algorithm in `AGENTS`."""
@@ -105,6 +112,16 @@ class Experiment(Generic[C]):
     @property
     def updates_per_chunk(self) -> int:
         return 1 if self.on_policy else round(self.chunk * self.utd)
+
+    @property
+    def total_steps(self) -> int:
+        """Environment steps per seed: `steps`, rounded up to whole chunks."""
+        return math.ceil(self.steps / self.chunk) * self.chunk
+
+    def planned_updates(self, start: int = 0) -> int:
+        """The number of updates that a run makes from step `start`, which ends a chunk, to its end."""
+        first = max(start, self.learning_starts)
+        return max(0, self.total_steps // self.chunk - math.ceil(first / self.chunk)) * self.updates_per_chunk
 
     @property
     def capacity(self) -> int:
@@ -123,6 +140,8 @@ def check(experiment: Experiment) -> None:
     """Raises an error for options that are not allowed."""
     check_options(experiment)
     e = experiment
+    if not re.fullmatch(ENV_ID, e.env):
+        raise InputError(f"--env {printable(e.env)}: is not the id of an environment")
     if e.seed + e.seeds > 2**31:
         raise InputError(f"--seed {e.seed}: must stay below 2147483648")
     if e.chunk % e.num_envs:
@@ -142,12 +161,28 @@ def check(experiment: Experiment) -> None:
         e.agent.check(e)
 
 
-def for_run(experiment: Experiment, before: int = 0) -> Experiment:
-    """Sets the agent's options that depend on the length of the run; `before` counts the steps of earlier runs."""
+def warnings(experiment: Experiment, start: int = 0) -> list[str]:
+    """What a user should know before a run starts at step `start`: that it makes no update, or takes very long."""
+    e, found = experiment, []
+    if start < e.total_steps and not e.planned_updates(start):
+        found.append(
+            f"warning: no update will be made: --steps {e.steps} is not more than --learning-starts "
+            f"{e.learning_starts}; try --learning-starts {e.steps // 10 // e.chunk * e.chunk}"
+        )
+    if getattr(e.agent, "needs_gpu", False) and jax.default_backend() == "cpu":
+        found.append(
+            f"warning: these settings of {e.algorithm} are meant for a GPU and take very long on a CPU; "
+            "--preset quickstart is smaller"
+        )
+    return found
+
+
+def for_run(experiment: Experiment) -> Experiment:
+    """Sets the agent's options that depend on the length of the training, earlier runs of the model included."""
     e = experiment
     if not hasattr(e.agent, "for_run"):
         return e
-    return _with_agent(e, e.agent.for_run(_updates(e, before + e.steps)))
+    return _with_agent(e, e.agent.for_run(_updates(e, e.steps_before + e.steps)))
 
 
 def longer(experiment: Experiment, steps: int) -> Experiment:
@@ -222,7 +257,7 @@ def from_json(data: Any, where: str, to_run: bool = True) -> Experiment:
 
 def _require_imported(env: str, where: str, to_run: bool) -> None:
     """Rejects `module:Env` unless the module is imported already: Gymnasium would import it because a file names it."""
-    if not re.fullmatch(r"[\w:./-]{1,200}", env) or env.count(":") > 1:
+    if not re.fullmatch(ENV_ID, env):
         raise InputError(f"{where}, env: {shown(env)} is not the id of an environment")
     module, colon, _ = env.partition(":")
     if to_run and colon and module not in sys.modules:

@@ -4,8 +4,10 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,10 +25,16 @@ class Resumed(NamedTuple):
     kind: str
 
 
+WRITTEN = ("checkpoints", "tensorboard", "metrics.jsonl", "curve.png", "config.json")
+"""What a run writes into its folder; config.json last, because what remains is a run as long as it is there."""
+
+
 class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self._lock: int | None = None
+        self._created: list[Path] = []  # folders that `create` made, the innermost first
+        self._found: set[str] = set()  # what was in the folder before the run
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @property
@@ -34,15 +42,24 @@ class RunFolder:
         return self.path / "config.json"
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment, **notes: bool) -> "RunFolder":
-        """Creates the folder of a new run. `notes` are added to config.json: `inherits` if the run starts from the
-        parameters of a model, `made_in_python` if its environment cannot be recreated from its id alone."""
+    def create(cls, path: Path, experiment: Experiment, overwrite: bool = False, **notes: bool) -> "RunFolder":
+        """Creates the folder of a new run; with `overwrite`, what a run has written there before is removed.
+
+        `notes` are added to config.json: `inherits` if the run starts from the parameters of a model, `made_in_python`
+        if its environment cannot be recreated from its id alone.
+        """
         folder = cls(path)
+        folder._created = [part for part in (path, *path.parents) if not part.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder.lock()
             if folder.config.exists():
-                raise InputError(f"--out {path}: already holds a run; continue it with 'lsac resume {path}'")
+                folder._require_run()
+                if not overwrite:
+                    what = f"--overwrite replaces it, {resume_command(path, folder._env())} continues it"
+                    raise InputError(f"--out {path}: already holds a run; {what}")
+                folder._remove(WRITTEN)
+            folder._found = {entry.name for entry in path.iterdir()}
             folder.write_config(experiment, notes=notes)
         except OSError as error:
             folder.release()
@@ -106,6 +123,36 @@ class RunFolder:
                 f"to begin it again, remove {metrics}"
             )
 
+    def discard(self) -> None:
+        """Removes the folder of a run that has not started; what was there before it stays."""
+        self._remove([name for name in WRITTEN if name not in self._found])
+        self.release()
+        for path in self._created:
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
+
+    def _remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _require_run(self) -> None:
+        """Rejects a folder whose config.json is of another program."""
+        try:
+            config = read_json(self.config)
+        except InputError:
+            config = None
+        if not (isinstance(config, dict) and {"format", "algorithm", "experiment"} <= config.keys()):
+            raise InputError(f"--out {self.path}: holds a config.json that is not of a run; choose another folder")
+
+    def _env(self) -> str:
+        """The environment that config.json names, without a check."""
+        experiment = read_json(self.config)["experiment"]
+        return str(experiment.get("env", "")) if isinstance(experiment, dict) else ""
+
     def lock(self) -> None:
         """Prevents other processes from training in this folder until `release` or the end of this process."""
         if self._lock is not None:
@@ -122,6 +169,12 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def resume_command(path: Path, env: str) -> str:
+    """The command that continues a run of this environment, ready for a shell."""
+    module, colon, _ = env.partition(":")
+    return shlex.join(["lsac", "resume", str(path), *(["--module", module] if colon else [])])
 
 
 def default_path(experiment: Experiment) -> Path:

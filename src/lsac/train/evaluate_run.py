@@ -9,7 +9,7 @@ import numpy as np
 from lsac.collect import snapshot
 from lsac.envs.sources import of_experiment
 from lsac.errors import CheckpointError
-from lsac.options import printable
+from lsac.options import counted, printable
 from lsac.runs.checkpoint import Checkpoint
 from lsac.runs.datafile import unnamed
 from lsac.runs.experiment import Experiment, make_agent
@@ -77,10 +77,10 @@ def evaluate_run(path: Path, episodes: int, which: str, deterministic: bool) -> 
         pool.evaluate(policies, max(steps), deterministic)
         played = pool.evaluated()
     lines = [
-        f"seed {seed}: return {x.returns.mean():.1f} ± {x.returns.std():.1f} over {episodes} episodes "
+        f"seed {seed}: return {x.returns.mean():.1f} ± {x.returns.std():.1f} over {counted(episodes, 'episode')} "
         f"(mean length {x.lengths.mean():.0f}, policy of step {step:,})"
         for seed, x, step in zip(e.seed_list, played, steps, strict=True)
     ]
     mean = np.mean([x.returns.mean() for x in played])
-    lines.append(f"{e.algorithm} on {e.env}: mean over {len(played)} seeds {mean:.1f}")
+    lines.append(f"{e.algorithm} on {e.env}: mean over {counted(len(played), 'seed')} {mean:.1f}")
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from lsac.runs.datafile import Record
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
 from lsac.runs.metrics import Line, MetricsLog
-from lsac.train.refresh import Refreshed, Sample
+from lsac.train.refresh import Fitting, Refreshed, Refresher, Report, Sample
 from lsac.types import Metrics
 
 EPISODE_WINDOW = 100
@@ -30,12 +30,30 @@ class Progress(NamedTuple):
 
     step: int
     steps: int
+    """environment steps per seed at the end of the run"""
     fps: float
     """environment steps per second, of all seeds together"""
     lines: list[Line]
+    """one line of metrics per seed"""
+    seconds_left: float | None = None
+    """estimate of the remaining time; None before the first updates, and before the first of several refreshes"""
 
 
 Watch = Callable[[Progress], None]
+Say = Callable[[str], None]
+
+
+class Observer(NamedTuple):
+    """Functions that are called while a run proceeds."""
+
+    watch: Watch = lambda progress: None
+    """called with every line of metrics"""
+    say: Say = lambda text: None
+    """called with messages for the user"""
+    fitting: Report = lambda fitting: None
+    """called while an agent's generator is fitted"""
+
+
 Inspect = Callable[[Sample], dict[str, np.ndarray]]
 """Compares generated transitions with the simulator: for each metric, one number per seed."""
 
@@ -47,11 +65,13 @@ class Logger:
         self,
         experiment: Experiment,
         folder: RunFolder | None,
-        watch: Watch,
-        say: Callable[[str], None],
+        observer: Observer,
         inspect: Inspect | None,
+        refresher: Refresher,
     ):
-        self._experiment, self._folder, self._watch, self._say = experiment, folder, watch, say
+        self._experiment, self._folder = experiment, folder
+        self._watch, self._say, self._report = observer
+        self._time_left = TimeLeft(experiment, refresher)
         self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
         self._window: list[dict[str, jax.Array | np.ndarray]] = []  # metrics of every chunk since the last line
@@ -68,6 +88,7 @@ class Logger:
             self._log = MetricsLog(self._folder.path, self._experiment.seed_list, self._say)
         self._last_time, self._last_step = time.monotonic(), step
         self._started = self._last_time - self._seconds_before
+        self._time_left.start(step)
 
     def close(self) -> None:
         self._inspectors.shutdown(cancel_futures=True)
@@ -88,10 +109,14 @@ class Logger:
     def saved(self, seconds: float) -> None:
         self._infrequent["time/checkpoint_seconds"] = np.full(self._experiment.seeds, seconds)
 
+    def fitting(self, fitting: Fitting) -> None:
+        self._report(fitting)
+
     def refreshed(self, step: int, new: Refreshed) -> None:
         """Adds the metrics of a refresh; a thread compares the generated data with the simulator."""
         self._finish_inspection()
         self._infrequent |= new.numbers
+        self._time_left.refreshed(float(new.numbers["time/refresh_seconds"][0]))
         if self._inspect is not None:
             self._inspection = step, self._inspectors.submit(self._inspect, new.sample)
 
@@ -134,6 +159,7 @@ class Logger:
             infrequent = {k if "/" in k else f"train/{k}": float(values[i]) for k, values in sorted(rare.items())}
             line |= {k: value for k, value in infrequent.items() if np.isfinite(value)}
             lines.append(line)
+        self._time_left.advance(step, updates)
         self._emit(lines, step, fps)
 
     def write_evaluation(self, began: int, numbers: list[dict[str, float]], step: int) -> None:
@@ -150,7 +176,7 @@ class Logger:
     def _emit(self, lines: list[Line], step: int, fps: float) -> None:
         if self._log:
             self._log.write(lines)
-        self._watch(Progress(step, self._experiment.steps, fps, lines))
+        self._watch(Progress(step, self._experiment.total_steps, fps, lines, self._time_left.at(step)))
 
     # Checkpoints contain no times: a run that was stopped and resumed leaves the same files as one that was not.
 
@@ -186,3 +212,38 @@ class Logger:
         if self._folder:
             self._log = MetricsLog(self._folder.path, self._experiment.seed_list, self._say, lines, step)
             self._seconds_before = self._log.seconds
+
+
+class TimeLeft:
+    """Estimates the remaining time of a run from the speed of its latest lines and the duration of its refreshes.
+
+    Compilation and the first steps, which make no updates, do not count: they are no measure of the rest.
+    """
+
+    def __init__(self, experiment: Experiment, refresher: Refresher):
+        self._experiment, self._refresher = experiment, refresher
+        self._refreshes: list[float] = []
+        self._lines: deque[tuple[float, int]] = deque(maxlen=20)  # times without those of refreshes, and steps
+
+    def start(self, step: int) -> None:
+        self._lines.append((self._now(), step))
+
+    def refreshed(self, seconds: float) -> None:
+        self._refreshes.append(seconds)
+
+    def advance(self, step: int, updates: int) -> None:
+        if updates == 0 and self._experiment.planned_updates(step):
+            self._lines.clear()
+        self._lines.append((self._now(), step))
+
+    def at(self, step: int) -> float | None:
+        e = self._experiment
+        (began, first), (now, last) = self._lines[0], self._lines[-1]
+        refreshes = self._refresher.left(step, e.total_steps, e.learning_starts)
+        if last <= first or (refreshes and not self._refreshes):
+            return None
+        each = sum(self._refreshes) / max(len(self._refreshes), 1)
+        return (e.total_steps - step) * (now - began) / (last - first) + refreshes * each
+
+    def _now(self) -> float:
+        return time.monotonic() - sum(self._refreshes)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lsac.errors import CheckpointError, Diverged, SaveFailed, Stopped
 from lsac.replay.ring import Stored
-from lsac.train.refresh import Refreshed
+from lsac.train.refresh import Fitting, Refreshed
 from lsac.train.resume import Parts, Position, Saver
 from lsac.train.stopping import Stop, interruptible
 
@@ -26,15 +26,22 @@ class Loop:
         self._experiment, self._pool, self._logger = parts.experiment, parts.pool, parts.logger
         self.learner, self._evaluations = parts.learner, parts.evaluations
         self.position = Position()
+        self._saved = False  # whether there is a checkpoint
 
     @property
     def step(self) -> int:
         """Environment steps of each seed that the learner has received."""
         return self.position.step
 
+    @property
+    def started(self) -> bool:
+        """Whether the simulators have made a step."""
+        return self.step > 0 or self.position.pending is not None
+
     def resume(self) -> str:
         """Restores the newest checkpoint; returns whether the simulators were restored too (exact) or not (episode)."""
         self.position, kind = self._saver.restore_newest()
+        self._saved = True
         return kind
 
     def run(self, save_first: bool = False) -> bool:
@@ -134,11 +141,17 @@ class Loop:
     def _refresh(self) -> None:
         learner = self.learner
         learner.state = learner.kept()  # until the refresh is done, the learner holds compact states
-        refreshed = interruptible(self._stop, lambda: learner.refresher.run(learner.state, learner.replay, self.step))
+        refreshed = interruptible(
+            self._stop, lambda: learner.refresher.run(learner.state, learner.replay, self.step, self._fitting)
+        )
         learner.state = refreshed.state
         learner.refresher.done(self.step)
         self._require_finite_refresh(refreshed)
         self._logger.refreshed(self.step, refreshed)
+
+    def _fitting(self, fitting: Fitting) -> None:
+        self._logger.fitting(fitting)
+        self._stop.check()
 
     # Evaluation
 
@@ -170,7 +183,7 @@ class Loop:
         names, step = self._logger.first_bad(seed_index)
         raise Diverged(
             f"seed {self._experiment.seed_list[seed_index]}: {', '.join(names)} became NaN or infinite in the updates "
-            f"before step {step:,}; the last checkpoint is from before that"
+            f"before step {step:,}; {self._last_checkpoint()}"
         )
 
     def _require_finite_refresh(self, refreshed: Refreshed) -> None:
@@ -180,13 +193,17 @@ class Loop:
                 if not np.isfinite(values[seed_index]).all():
                     raise Diverged(
                         f"seed {seed}: {name} became NaN or infinite in the refresh at step {self.step:,}; "
-                        "the last checkpoint is from before that"
+                        f"{self._last_checkpoint()}"
                     )
+
+    def _last_checkpoint(self) -> str:
+        return "the last checkpoint is from before that" if self._saved else "there is no checkpoint from before that"
 
     def _save(self, stopped: bool = False) -> None:
         if self._saver.active:
             self._require_finite(self.learner.finite)
             self._saver.save(self.position, stopped)
+            self._saved = True
 
     def _save_or_warn(self) -> None:
         """A full disk does not end a run: there may be space at the next checkpoint."""

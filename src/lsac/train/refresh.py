@@ -1,6 +1,7 @@
 """Schedule and keys of an agent's refresh, its infrequent, expensive work; what of its result a checkpoint stores."""
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,19 @@ class Refreshed(NamedTuple):
     sample: Sample
 
 
+class Fitting(NamedTuple):
+    """Progress of a refresh."""
+
+    title: str
+    done: int
+    steps: int
+    """gradient steps of the whole fit; what follows it takes a little longer"""
+
+
+Report = Callable[[Fitting], None]
+"""Called between two pieces of a fit; an error that it raises ends the fit."""
+
+
 class Refresher:
     """Schedule, keys and counters of `Agent.refresh` for all seeds. Without a refresh, nothing is ever due."""
 
@@ -38,7 +52,10 @@ class Refresher:
         self.generated_at = 0
         """the step whose key generated the current data, possibly in an earlier run of a model; 0 if there is none"""
         if agent.refresh is not None:
-            self._fit: Any = jax.jit(jax.vmap(agent.refresh.fit, in_axes=(0, axes, 0)))
+            self._begin: Any = jax.jit(jax.vmap(agent.refresh.begin, in_axes=(0, axes, 0)))
+            over_seeds = jax.vmap(agent.refresh.advance, in_axes=(0, axes, None))
+            self._advance: Any = jax.jit(over_seeds, donate_argnums=0)
+            self._finish: Any = jax.jit(jax.vmap(agent.refresh.finish))
             self._generate: Any = jax.jit(jax.vmap(agent.refresh.generate), donate_argnums=0)
             self._keys = {
                 purpose: jnp.stack([streams.root(seed, purpose) for seed in seeds])
@@ -50,25 +67,45 @@ class Refresher:
         last = -(-(step // self.every * self.every) // chunk) * chunk if self.every else 0
         return last if last > learning_starts else 0
 
+    def left(self, step: int, end: int, learning_starts: int) -> int:
+        """The number of refreshes after `step`, of a run that ends at `end`."""
+        done = max(step, learning_starts)
+        return max(0, (end - 1) // self.every - done // self.every) if self.every else 0
+
     def compile(self, kept: Any, replay: rb.Replay) -> None:
         if self._refresh is not None:
-            lowered = self._fit.lower(kept, replay, self._keys[streams.REFRESH])
-            generate = self._generate.lower(lowered.out_info[0], self._keys[streams.GENERATE])
-            self._fit, self._generate = lowered.compile(), generate.compile()
+            begin = self._begin.lower(kept, replay, self._keys[streams.REFRESH])
+            advance = self._advance.lower(begin.out_info, replay, jnp.asarray(0, jnp.int32))
+            finish = self._finish.lower(kept, advance.out_info)
+            generate = self._generate.lower(finish.out_info[0], self._keys[streams.GENERATE])
+            self._begin, self._advance = begin.compile(), advance.compile()
+            self._finish, self._generate = finish.compile(), generate.compile()
 
-    def run(self, kept: Any, replay: rb.Replay, step: int) -> Refreshed:
+    def run(self, kept: Any, replay: rb.Replay, step: int, report: Report = lambda fitting: None) -> Refreshed:
         """Fits and generates, and blocks until both are done, so that they can be timed.
 
         The caller passes compact states and drops its complete ones first: two synthetic buffers may not fit.
         """
         jax.block_until_ready(kept)
         started = time.monotonic()
-        state, metrics, real = self._fit(kept, replay, self._keys_at(streams.REFRESH, step))
+        work = self._fit(kept, replay, step, report)
+        state, metrics, real = self._finish(kept, work)
+        del work
         state, generated = self._generate(state, self._keys_at(streams.GENERATE, step))
         numbers, real, generated = jax.device_get((metrics, self._layout.pack(real), self._layout.pack(generated)))
         seeds = len(self._keys[streams.REFRESH])
         numbers["time/refresh_seconds"] = np.full(seeds, time.monotonic() - started, np.float32)
         return Refreshed(state, numbers, Sample(real, generated))
+
+    def _fit(self, kept: Any, replay: rb.Replay, step: int, report: Report) -> Any:
+        assert self._refresh is not None
+        title, steps, pieces = self._refresh.title, self._refresh.steps, self._refresh.pieces
+        report(Fitting(title, 0, steps))
+        work = self._begin(kept, replay, self._keys_at(streams.REFRESH, step))
+        for piece in range(pieces):
+            work = jax.block_until_ready(self._advance(work, replay, jnp.asarray(piece, jnp.int32)))
+            report(Fitting(title, steps * (piece + 1) // pieces, steps))
+        return work
 
     def done(self, step: int) -> None:
         self.refreshed_at = self.generated_at = step

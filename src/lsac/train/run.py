@@ -1,8 +1,7 @@
 """Builds, trains, saves and closes a run; the only place where its parts are put together."""
 
-import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,20 +14,21 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 from lsac.collect.pool import Pool, evaluation_groups, training_groups
 from lsac.envs import rates
 from lsac.envs.sources import Environments, Source, of_experiment
-from lsac.options import OwnBuffer, flag, marked
+from lsac.errors import Stopped
+from lsac.options import OwnBuffer, counted, flag, marked
 from lsac.replay import ring as rb
+from lsac.runs.checkpoint import Checkpoint
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import Resumed, RunFolder
 from lsac.train import device_memory, fidelity
 from lsac.train.evaluation import Evaluations
 from lsac.train.learner import Learner, Sizes
-from lsac.train.logger import Inspect, Logger, Watch
+from lsac.train.logger import Inspect, Logger, Observer, Say
 from lsac.train.loop import Loop
 from lsac.train.resume import Parts, Saver
 from lsac.train.stopping import Stop, interruptible
 from lsac.types import Agent, EnvSpec
 
-Say = Callable[[str], None]
 RESUMES = {
     "exact": "exact: the simulators continue where they were",
     "episode": "not exact: the simulators cannot be captured and start new episodes",
@@ -36,17 +36,8 @@ RESUMES = {
 }
 
 
-class Observer(NamedTuple):
-    """Functions that are called while a run proceeds."""
-
-    watch: Watch = lambda progress: None
-    """called with every line of metrics"""
-    say: Say = lambda text: None
-    """called with messages for the user"""
-
-
 class Start(NamedTuple):
-    """The states of a model from which a run starts."""
+    """The states of a model from which a run starts with an empty replay."""
 
     state: Any
     generated_at: int
@@ -65,7 +56,7 @@ def run(
     *,
     folder: RunFolder | None = None,
     resume: bool = False,
-    start: Start | None = None,
+    start: Start | Checkpoint | None = None,
     observer: Observer | None = None,
     stop: Stop | None = None,
 ) -> Result:
@@ -73,21 +64,35 @@ def run(
 
     `environments` default to those that the experiment names. With a `folder`, the run is saved, and the folder is
     released at the end. With `resume`, the run continues from the folder's newest checkpoint, or from step 0 if there
-    is none.
+    is none. With `start`, it starts from the states of a model, or continues from a checkpoint of another folder. The
+    folder of a new run that fails before its first step is removed.
     """
     observer, stop = observer or Observer(), stop or Stop()
+    loop: Loop | None = None
     try:
         with assembled(experiment, environments, folder, observer, stop) as loop:
-            if start is not None:
-                loop.learner.start_from(*start)
+            if isinstance(start, Checkpoint):
+                loop.restore(start)
+            elif start is not None:
+                loop.learner.start_from(start.state, start.generated_at)
             if resume:
                 assert folder is not None
                 saved = folder.checkpoints.newest() is not None
                 kind = interruptible(stop, loop.resume) if saved else "start"
-                folder.write_config(experiment, Resumed(loop.step, kind))
+                made = environments is not None and not environments.recreatable
+                folder.write_config(experiment, Resumed(loop.step, kind), {"made_in_python": made})
                 observer.say(f"continuing at step {loop.step:,}; {RESUMES[kind]}")
-            finished = loop.run(save_first=start is not None)
+            observer.began(loop)
+            try:
+                finished = loop.run(save_first=start is not None)
+            finally:
+                observer.ended(loop)
             return Result(finished, loop.step, loop.learner)
+    except Exception as error:
+        started = loop is not None and loop.started
+        if folder is not None and not (resume or started or isinstance(error, Stopped)):
+            folder.discard()
+        raise
     finally:
         if folder is not None:
             folder.release()
@@ -115,16 +120,17 @@ def assembled(
         if e.eval_every and found.evaluation is not None:
             share = e.workers or max(1, workers // 3)  # evaluations run beside training and may take longer
             evaluation = stack.enter_context(evaluation_pool(e, spec, found.evaluation, e.eval_episodes, share))
-        observer.say(f"compiling {e.updates_per_chunk} updates × {e.seeds} seeds into one program …")
+        work = f"{counted(e.updates_per_chunk, 'update')} × {counted(e.seeds, 'seed')}"
+        observer.say(f"compiling {work} into one program …")
         started = time.monotonic()
         learner = interruptible(stop, partial(compiled_learner, agent, spec, e))
         observer.say(f"compiled in {time.monotonic() - started:.1f} s")
         inspect = inspector(found) if agent.refresh else None
-        logger = Logger(e, folder, observer.watch, observer.say, inspect)
+        logger = Logger(e, folder, observer, inspect, learner.refresher)
         stack.callback(logger.close)
         evaluations = Evaluations(evaluation, learner, agent.values, spec)
         parts = Parts(e, learner, pool, evaluations, logger)
-        yield Loop(parts, Saver(parts, folder, observer.say), stop)
+        yield Loop(parts, Saver(parts, folder, observer.say), stop, observer.after_chunk)
 
 
 @contextmanager
@@ -139,10 +145,12 @@ def evaluation_pool(
         pool.close()
 
 
-def new_folder(path: Path, experiment: Experiment, environments: Environments, **notes: bool) -> RunFolder:
+def new_folder(
+    path: Path, experiment: Experiment, environments: Environments, overwrite: bool = False, **notes: bool
+) -> RunFolder:
     """Creates the folder of a new run, after checking that the run fits into memory."""
     require_memory(experiment, environments.spec(experiment.gamma))
-    return RunFolder.create(path, experiment, **notes)
+    return RunFolder.create(path, experiment, overwrite, **notes)
 
 
 # Simulators
@@ -184,18 +192,20 @@ def cache_compilations() -> None:
 def compiled_learner(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
     e = experiment
     learner = Learner(agent, spec, e.seed_list, Sizes(e.capacity, e.chunk, e.updates_per_chunk, e.num_envs))
-    learner.compile(refresh=0 < learner.refresher.every <= math.ceil(e.steps / e.chunk) * e.chunk)
+    learner.compile(refresh=0 < learner.refresher.every <= e.total_steps)
     return learner
 
 
-def require_memory(experiment: Experiment, spec: EnvSpec) -> str:
-    """Rejects a run whose replay and agents do not fit into memory; otherwise returns a sentence on what they take."""
+def require_memory(experiment: Experiment, spec: EnvSpec, replays: int = 1) -> str:
+    """Rejects a run whose replay, or several copies of it, and agents do not fit into memory; otherwise returns a
+    sentence on what they take."""
     e = experiment
     state = jax.eval_shape(make_agent(e, spec).init, jax.eval_shape(lambda: jax.random.key(0)))
     agent = e.seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    replay = rb.nbytes(rb.layout_of(spec), e.capacity) * e.seeds
+    replay = rb.nbytes(rb.layout_of(spec), e.capacity) * e.seeds * replays
     sizes = device_memory.size(replay), device_memory.size(agent)
-    what = f"replay of {e.seeds} × {e.capacity:,} transitions ({sizes[0]}) and agents ({sizes[1]})"
+    times = f"{replays} × " if replays > 1 else ""
+    what = f"replay of {times}{e.seeds} × {e.capacity:,} transitions ({sizes[0]}) and agents ({sizes[1]})"
     own = marked(type(e.agent), OwnBuffer)
     option = flag("replay_capacity" if replay >= agent or not own else own[0])
     return device_memory.require(replay + agent, what, jax.devices()[0], f"lower {option} or --seeds")

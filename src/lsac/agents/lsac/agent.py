@@ -123,14 +123,31 @@ def compact(state: State) -> State:
     return state._replace(generated=None)
 
 
-def fit(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics, Transition]:
-    """Fits the generator to the replay; discards D' and its refined actions."""
+class Fit(NamedTuple):
+    """A fit of the generator that is under way, and real transitions to compare its result with."""
+
+    generator: synthesis.Fit
+    real: Transition
+
+
+def begin(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: Key) -> Fit:
+    """Begins a fit of the generator to the replay."""
     fit_key, sample_key = jax.random.split(key)
     assert state.generator is not None
     replay = rb.raw(replay)  # the generator scales its data itself
-    generator, metrics = synthesis.fit(config.generator, spec, state.generator, replay, fit_key)
+    real = rb.sample(replay, sample_key, min(SHOWN, config.synthetic_capacity))
+    return Fit(synthesis.begin(config.generator, spec, state.generator, replay, fit_key), real)
+
+
+def advance(config: Config, fit: Fit, replay: rb.Replay, piece: Array) -> Fit:
+    return fit._replace(generator=synthesis.advance(config.generator, fit.generator, rb.raw(replay), piece))
+
+
+def finish(config: Config, state: State, fit: Fit) -> tuple[State, Metrics, Transition]:
+    """Replaces the generator; discards D' and its refined actions."""
+    generator, metrics = synthesis.finish(config.generator, fit.generator)
     after = compact(state)._replace(generator=generator, moved=jnp.zeros_like(state.moved), filled=jnp.ones((), bool))
-    return after, metrics, rb.sample(replay, sample_key, min(SHOWN, config.synthetic_capacity))
+    return after, metrics, fit.real
 
 
 def generate(config: Config, spec: EnvSpec, state: State, key: Key) -> tuple[State, Transition]:
@@ -205,7 +222,17 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         }
         return after, metrics
 
-    refresh = Refresh(config.refresh_every, partial(fit, config, spec), partial(generate, config, spec), compact)
+    refresh = Refresh(
+        every=config.refresh_every,
+        title="fitting the generator",
+        steps=config.generator.train_steps,
+        pieces=synthesis.PIECES,
+        begin=partial(begin, config, spec),
+        advance=partial(advance, config),
+        finish=partial(finish, config),
+        generate=partial(generate, config, spec),
+        compact=compact,
+    )
     return Agent(
         init=partial(first_state, config, spec, optimisers),
         policy=lambda state: state.actor,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+import tyro
+
 from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
 from lsac.nn.networks import Activation
@@ -34,7 +36,7 @@ class Released:
     """use one running mean of σ for all chains, and its square as the scale of the loss"""
     delay: Count = 1
     """critic updates per update of the actor, α and all target networks"""
-    no_write_back: bool = False
+    no_write_back: tyro.conf.FlagCreatePairsOff[bool] = False
     """use refined actions once and do not write them back"""
 
 
@@ -105,9 +107,21 @@ class Config:
     generator: synthesis.Config = field(default_factory=synthesis.Config)
     released: Released = field(default_factory=Released)
 
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether critics and generator take more multiplications per update than a CPU can do in a reasonable time."""
+        weights = sum(width * following for width, following in zip(self.hidden, self.hidden[1:], strict=False))
+        products = self.chains * self.critics_per_chain * self.batch_size * weights
+        if self.synthetic and self.refresh_every:
+            g = self.generator
+            products += g.train_steps * g.batch_size * g.blocks * g.width**2 // self.refresh_every
+        return products > 3e8
+
     def check(self, experiment: RunOptions) -> None:
         if self.synthetic_capacity < self.chains:
             raise InputError(f"--synthetic-capacity {self.synthetic_capacity}: must be at least --chains {self.chains}")
         if self.synthetic and self.batch_size < 2:
             raise InputError(f"--batch-size {self.batch_size}: must be at least 2, because half of it is generated")
+        if self.anneal_from > self.anneal_to:
+            raise InputError(f"--anneal-from {self.anneal_from}: must not be greater than --anneal-to {self.anneal_to}")
         self.generator.check()

@@ -2,12 +2,12 @@
 2023 (arXiv 2303.06614).
 
 Whole transitions x = (s, a, r, s', d) are scaled to zero mean and unit standard deviation over the replay and modelled
-as one vector; the terminal flag d is not scaled. `fit` trains the model on the replay, `generate` samples new
-transitions. Both are written for one seed.
+as one vector; the terminal flag d is not scaled. `fit` trains the model on the replay (a run does it in pieces:
+`begin`, `advance`, `finish`), `generate` samples new transitions. All are written for one seed.
 
 Deviations: the decay of the parameter average is ramped up (see `ema_decay`), because with the published constant the
-average after a short fit would consist mostly of initial weights. The defaults (warm start, `dpm2m`, bfloat16, fewer
-steps, a lower σ_max) are cheaper than the published settings; `PAPER` has the published budget.
+average after a short fit would consist mostly of initial weights. The defaults (warm start, `dpm2m`, bfloat16 on a
+GPU, fewer steps, a lower σ_max) are cheaper than the published settings; `PAPER` has the published budget.
 """
 
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ class Config:
     """whether s' − s is modelled instead of s'"""
     normalize_reward: bool = True
     """whether the reward is scaled like the other dimensions"""
-    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """dtype of the wide layers; parameters are always float32"""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """dtype of the wide layers: auto is bfloat16 on a GPU and float32 on a CPU; parameters are always float32"""
     sampler: Literal["dpm2m", "heun"] = "dpm2m"
     """dpm2m (deterministic, one evaluation per step) or heun (stochastic, two)"""
     sampler_steps: Annotated[int, AtLeast(2)] = 16
@@ -88,6 +88,9 @@ class Config:
                 f"--generator.sigma-min {self.sigma_min}: must be less than --generator.sigma-max {self.sigma_max}"
             )
 
+
+PIECES = 16
+"""Parts of a fit, between which its progress is reported and a stop is noticed."""
 
 PAPER = Config(
     width=1024,
@@ -176,21 +179,47 @@ def ema_decay(config: Config, updates: Array) -> Array:
     return jnp.minimum(config.ema, (1.0 + n) / (10.0 + n))
 
 
+def compute_dtype(config: Config) -> str:
+    """The dtype of the wide layers on this machine: bfloat16 is fast on accelerators and slow on CPUs."""
+    if config.compute_dtype != "auto":
+        return config.compute_dtype
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
 def init(config: Config, spec: EnvSpec, key: Key) -> State:
     size = sum(sizes(config, spec))
-    model = Denoiser(
-        size, config.width, key, dim_t=config.dim_t, blocks=config.blocks, compute_dtype=config.compute_dtype
-    )
+    dtype = compute_dtype(config)
+    model = Denoiser(size, config.width, key, dim_t=config.dim_t, blocks=config.blocks, compute_dtype=dtype)
     return State(model, model, _optimiser(config).init(model), jnp.zeros(size), jnp.ones(size))
+
+
+class Fit(NamedTuple):
+    """A fit that is under way. The leading axis of `keys` and `losses` counts updates of the average."""
+
+    state: State
+    keys: Key
+    losses: Array
 
 
 def fit(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
     """Trains on batches sampled from the replay; every fit runs the whole step-size schedule."""
+    work = begin(config, spec, state, replay, key)
+    work = jax.lax.fori_loop(0, PIECES, lambda piece, work: advance(config, work, replay, piece), work)
+    return finish(config, work)
+
+
+def begin(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: Key) -> Fit:
     init_key, steps_key = jax.random.split(key)
     if not config.warm_start:
         state = init(config, spec, init_key)
     mean, std = scales(config, spec, replay)
-    optimiser = _optimiser(config)
+    shape = (config.train_steps // config.ema_every, config.ema_every)
+    return Fit(state._replace(mean=mean, std=std), jax.random.split(steps_key, shape), jnp.zeros(shape))
+
+
+def advance(config: Config, work: Fit, replay: rb.Replay, piece: Array, pieces: int = PIECES) -> Fit:
+    """One of the `pieces` of a fit; they differ by at most one update of the average."""
+    optimiser, mean, std = _optimiser(config), work.state.mean, work.state.std
 
     def step(carry: tuple[Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple[Any, Array]:
         model, optimiser_state = carry
@@ -202,20 +231,21 @@ def fit(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: Key
         rate = learning_rate(config, count)
         return (jax.tree.map(lambda p, u: p - rate * u, model, updates), optimiser_state), loss
 
-    def averaged(carry: tuple[Denoiser, Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple[Any, Array]:
-        model, ema, optimiser_state = carry
-        counts, keys = inputs
-        (model, optimiser_state), losses = jax.lax.scan(step, (model, optimiser_state), (counts, keys))
-        decay = ema_decay(config, counts[0] // config.ema_every)
-        return (model, optax.incremental_update(model, ema, 1.0 - decay), optimiser_state), losses
+    def averaged(i: Array, work: Fit) -> Fit:
+        state, counts = work.state, i * config.ema_every + jnp.arange(config.ema_every)
+        carry = state.model, state.optimiser
+        (model, optimiser_state), losses = jax.lax.scan(step, carry, (counts, work.keys[i]))
+        ema = optax.incremental_update(model, state.ema, 1.0 - ema_decay(config, i))
+        state = state._replace(model=model, ema=ema, optimiser=optimiser_state)
+        return work._replace(state=state, losses=work.losses.at[i].set(losses))
 
-    shape = (config.train_steps // config.ema_every, config.ema_every)
-    counts = jnp.arange(config.train_steps).reshape(shape)
-    (model, ema, optimiser_state), losses = jax.lax.scan(
-        averaged, (state.model, state.ema, state.optimiser), (counts, jax.random.split(steps_key, shape))
-    )
-    last_tenth = losses.reshape(-1)[-max(1, config.train_steps // 10) :]
-    return State(model, ema, optimiser_state, mean, std), {"diffusion_loss": jnp.mean(last_tenth)}
+    total = work.losses.shape[0]
+    return jax.lax.fori_loop(total * piece // pieces, total * (piece + 1) // pieces, averaged, work)
+
+
+def finish(config: Config, work: Fit) -> tuple[State, Metrics]:
+    last_tenth = work.losses.reshape(-1)[-max(1, config.train_steps // 10) :]
+    return work.state, {"diffusion_loss": jnp.mean(last_tenth)}
 
 
 def generate(config: Config, spec: EnvSpec, state: State, count: int, key: Key) -> Array:

@@ -1,0 +1,73 @@
+"""What a person sees while a run proceeds."""
+
+import io
+import re
+
+import pytest
+
+from lsac.train.display import Display, duration
+from lsac.train.logger import Progress
+from lsac.train.refresh import Fitting
+
+
+def test_progress_is_one_line_of_plain_text():
+    """A return of exactly 0 is a return."""
+    stream = io.StringIO()
+    with Display(stream, every=0) as display:
+        for step, value in ((100, -5.0), (200, 0.0)):
+            lines = [{"step": step, "seed": seed, "rollout/ep_rew_mean": value} for seed in (0, 1)]
+            display.watch(Progress(step, 200, 1234.5, lines, seconds_left=61.0))
+    first, second = stream.getvalue().splitlines()
+    both = "1,234 steps/s over 2 seeds · training return (100 episodes)"
+    assert first == f"step 100/200 per seed (50%) · {both} -5.0 · 1 min 01 s left"
+    assert second == f"step 200/200 per seed (100%) · {both} 0.0"
+
+
+def test_lines_in_a_file_are_never_wrapped(tmp_path):
+    with (tmp_path / "log").open("w") as file, Display(file, every=0) as display:
+        display.say("word " * 60)
+        display.fitting(Fitting("fitting the generator", 1_250, 4_000))
+        lines = [{"step": 1_000, "seed": 0, "rollout/ep_rew_mean": -1e6, "eval/mean_reward": -1e6}]
+        display.watch(Progress(1_200, 10_000, 1234.5, lines, seconds_left=1e5))
+    said, fit, line = (tmp_path / "log").read_text().splitlines()
+    assert len(said) >= 299
+    assert fit == "fitting the generator: 1,250/4,000 steps"
+    assert line == (
+        "step 1,200/10,000 (12%) · 1,234 steps/s · training return (100 episodes) -1,000,000.0 · "
+        "evaluation -1,000,000.0 (step 1,000) · 27 h 46 min left"
+    )
+
+
+def test_lines_of_a_fit_are_few():
+    stream = io.StringIO()
+    with Display(stream, every=1e9) as display:
+        for done in (0, 10, 20, 30):
+            display.fitting(Fitting("fitting", done, 30))
+    assert stream.getvalue() == "fitting: 0/30 steps\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_bars(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Terminal()
+    with Display(stream) as display:
+        display.watch(Progress(100, 200, 1234.5, [{"step": 100, "seed": 0, "rollout/ep_rew_mean": -5.0}]))
+        display.fitting(Fitting("fitting the generator", 10, 40))
+        display._live.refresh()
+    text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", stream.getvalue())
+    assert re.search(r"step 100/200 [━╸╺ ]+50%", text)
+    assert re.search(r"fitting the generator: 10/40 steps [━╸╺ ]+25%", text)
+    assert "1,234 steps/s · training return (100 episodes) -5.0" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.6, "1 min 00 s"), (61, "1 min 01 s"), (3599, "59 min 59 s"), (7260, "2 h 01 min")],
+)
+def test_durations_are_read_by_people(seconds, text):
+    assert duration(seconds) == text
