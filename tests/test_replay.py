@@ -395,3 +395,13 @@ def test_restore_brings_back_state_and_policies(learner):
     np.testing.assert_array_equal(learner.state["weight"], state["weight"])
     np.testing.assert_array_equal(learner.policies, state["weight"])
     assert not np.array_equal(learner.policies, before)
+
+
+@pytest.mark.parametrize("total", [0, 3, 8, 9, 23, 24])
+def test_transitions_in_order_are_the_inverse_of_placed(total):
+    layout, capacity = rb.layout_of(EnvSpec(obs_shape=(2,), action_dim=1, gamma=0.9)), 8
+    newest = layout.empty(2, min(total, capacity))
+    newest[rb.PACKED][:] = np.arange(newest[rb.PACKED].size).reshape(newest[rb.PACKED].shape)
+    found = rb.in_order(rb.placed(layout, newest, total, capacity), total)
+    for name, values in newest.items():
+        np.testing.assert_array_equal(found[name], values)

@@ -146,8 +146,16 @@ def placed(layout: Layout, newest: Stored, total: int, capacity: int) -> Stored:
     return ring
 
 
+def in_order(ring: Stored, total: int) -> Stored:
+    """The inverse of `placed`: the newest transitions [S, n, …] of arrays [S, capacity, …], oldest first."""
+    capacity = ring[PACKED].shape[1]
+    if total <= capacity:
+        return {name: values[:, :total] for name, values in ring.items()}
+    return {name: np.roll(values, -(total % capacity), axis=1) for name, values in ring.items()}
+
+
 def stored_of_seeds(replay: Replay) -> Stored:
-    """The arrays of a replay, copied to the host, for tests and diagnostics."""
+    """The arrays [S, capacity, …] of a replay of several seeds, on the host."""
     return jax.tree.map(np.asarray, replay._stored)
 
 
@@ -182,7 +190,9 @@ def indices(replay: Replay, key: Key, shape: tuple[int, ...]) -> Array:
 
 def take(replay: Replay, index: Array) -> Transition:
     """The transitions in these slots."""
-    stored = {name: values[index] for name, values in replay._stored.items()}
+    # The barrier keeps the compiler from joining the reads with what follows. Otherwise the last bits of an update
+    # depend on the capacity, and a run that is made longer differs from one that was longer from the start.
+    stored = jax.lax.optimization_barrier({name: values[index] for name, values in replay._stored.items()})
     return seen(replay, replay.layout.transitions(stored))
 
 

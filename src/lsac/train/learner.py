@@ -74,6 +74,8 @@ class Learner:
         layout = rb.layout_of(spec)
         axes = rb.seed_axes(layout, sizes.stride)
         self.updates = 0
+        self.added = 0
+        """transitions of each seed that were added to its replay so far"""
         self._sizes, self._observes = sizes, agent.observe is not Agent._field_defaults["observe"]
         self._learn = compiled_chunk(agent, sizes.updates, axes)
         self._store = jax.jit(jax.vmap(_store(agent), in_axes=(0, axes, 0), out_axes=(0, axes)), donate_argnums=(0, 1))
@@ -102,6 +104,7 @@ class Learner:
     def store(self, chunk: rb.Stored) -> None:
         """Adds transitions [S, chunk, …] without making updates."""
         self.state, self.replay = self._store(self.state, self.replay, jax.tree.map(jnp.asarray, chunk))
+        self.added += self._sizes.chunk
         if self._observes:
             self.policies = self._snapshot(self.state)
 
@@ -118,6 +121,7 @@ class Learner:
         self.finite.copy_to_host_async()
         self.policies.copy_to_host_async()  # queued before the next updates, so it does not wait for them
         self.updates += self._sizes.updates
+        self.added += self._sizes.chunk
         return metrics
 
     def critics(self) -> Any:
@@ -132,12 +136,16 @@ class Learner:
         """Shapes and dtypes of the compact states."""
         return self.refresher.compact(self._whole)
 
+    def transitions(self) -> rb.Stored:
+        """The transitions [S, n, …] in the replay, oldest first, on the host."""
+        return rb.in_order(rb.stored_of_seeds(self.replay), self.added)
+
     def restore(self, kept: Any, newest: rb.Stored, total: int, updates: int, generated_at: int) -> None:
         """Restores compact states, and the newest of the `total` transitions that were added so far."""
         layout, sizes = self.replay.layout, self._sizes
         self.replay = rb.holding(layout, rb.placed(layout, newest, total, sizes.capacity), total, sizes.stride)
         self.start_from(kept, generated_at)
-        self.updates = updates
+        self.updates, self.added = updates, total
         jax.block_until_ready(self.state)
 
     def start_from(self, kept: Any, generated_at: int) -> None:

@@ -105,6 +105,10 @@ PAPER = Config(
 )
 
 
+BLOCK = 1024
+"""Rows that are summed at once."""
+
+
 class State(NamedTuple):
     model: Denoiser
     ema: Denoiser
@@ -151,8 +155,8 @@ def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> tuple[Array, Arr
     filled = rb.filled(replay)[:, None]
     count = jnp.maximum(replay.size, 1).astype(vectors.dtype)
     origin = vectors[0]
-    mean = origin + jnp.sum(jnp.where(filled, vectors - origin[None], 0.0), axis=0) / count
-    std = jnp.sqrt(jnp.sum(jnp.where(filled, vectors - mean[None], 0.0) ** 2, axis=0) / count) + 1e-5
+    mean = origin + _sum(jnp.where(filled, vectors - origin[None], 0.0)) / count
+    std = jnp.sqrt(_sum(jnp.where(filled, vectors - mean[None], 0.0) ** 2) / count) + 1e-5
 
     dimension = jnp.arange(mean.shape[0])
     alone = jnp.zeros(mean.shape, bool)
@@ -161,6 +165,14 @@ def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> tuple[Array, Arr
     if not config.normalize_reward:
         alone = alone | (dimension == spec.obs_dim + spec.action_dim)
     return jnp.where(alone, 0.0, mean), jnp.where(alone, 1.0, std)
+
+
+def _sum(rows: Array) -> Array:
+    """The sum of rows [N, D] in blocks, one after the other: zeros at the end do not change a bit of it, so that a run
+    gives the same numbers with a larger replay that is filled equally far."""
+    blocks = jnp.pad(rows, ((0, -rows.shape[0] % BLOCK), (0, 0))).reshape(-1, BLOCK, rows.shape[1])
+    zero = jnp.zeros(rows.shape[1], rows.dtype)
+    return jax.lax.scan(lambda total, block: (total + jnp.sum(block, axis=0), None), zero, blocks)[0]
 
 
 def _optimiser(config: Config) -> optax.GradientTransformation:
@@ -197,7 +209,8 @@ class Fit(NamedTuple):
     """A fit that is under way. The leading axis of `keys` and `losses` counts updates of the average."""
 
     state: State
-    keys: Key
+    keys: Array
+    """the data of the keys: JAX's check for keys that are used twice cannot see that the loop uses each only once"""
     losses: Array
 
 
@@ -214,7 +227,9 @@ def begin(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: K
         state = init(config, spec, init_key)
     mean, std = scales(config, spec, replay)
     shape = (config.train_steps // config.ema_every, config.ema_every)
-    return Fit(state._replace(mean=mean, std=std), jax.random.split(steps_key, shape), jnp.zeros(shape))
+    return Fit(
+        state._replace(mean=mean, std=std), jax.random.key_data(jax.random.split(steps_key, shape)), jnp.zeros(shape)
+    )
 
 
 def advance(config: Config, work: Fit, replay: rb.Replay, piece: Array, pieces: int = PIECES) -> Fit:
@@ -234,7 +249,8 @@ def advance(config: Config, work: Fit, replay: rb.Replay, piece: Array, pieces: 
     def averaged(i: Array, work: Fit) -> Fit:
         state, counts = work.state, i * config.ema_every + jnp.arange(config.ema_every)
         carry = state.model, state.optimiser
-        (model, optimiser_state), losses = jax.lax.scan(step, carry, (counts, work.keys[i]))
+        keys = jax.random.wrap_key_data(work.keys[i])
+        (model, optimiser_state), losses = jax.lax.scan(step, carry, (counts, keys))
         ema = optax.incremental_update(model, state.ema, 1.0 - ema_decay(config, i))
         state = state._replace(model=model, ema=ema, optimiser=optimiser_state)
         return work._replace(state=state, losses=work.losses.at[i].set(losses))
