@@ -148,6 +148,10 @@ def random_value(rng: random.Random, hint: Any, markers: tuple[Any, ...] = ()) -
     if hint is float:
         number = rng.choice([0.0, 0.5, 1.0, 2.0, 1e-30, rng.uniform(0, 1), rng.uniform(1, 9), 10 ** rng.uniform(-5, 5)])
         return rng.choice([number, number, np.float32(number), np.float64(number), int(number)])
+    if hint is str:  # arguments and wrappers of an environment
+        return rng.choice(
+            ["g=9.81", "name=a b", 'text="1"', "list=[1, null]", "none=", "gymnasium.wrappers:ClipAction", ""]
+        )
     raise AssertionError(f"no random value of {hint}")
 
 

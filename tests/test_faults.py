@@ -81,7 +81,7 @@ def test_a_simulator_that_misbehaves(kind, trained, tmp_path, monkeypatch):
 
     folder, experiment = RunFolder.open(tmp_path / "run")
     saved = folder.checkpoints.load()
-    assert (experiment.algorithm, experiment.seed, saved.record["step"]) == (trained[0], 7, 32)
+    assert (experiment.algorithm, experiment.seed, saved.record["step"]) == (trained[0], 7, 40)
     rows = saved.stored["vectors"]
     assert rows.shape == (1, 40, 9)
     assert np.isfinite(rows).all()
@@ -205,7 +205,7 @@ REFUSED = {
     ),
     "wrapper that is a number": (
         (*TRAIN, "--wrapper", "own_envs:NUMBER"),
-        "--wrapper own_envs:NUMBER: module own_envs cannot call NUMBER",
+        "--wrapper own_envs:NUMBER: is neither a Gymnasium wrapper nor a function of your own module",
     ),
     "wrapper that returns a number": (
         (*TRAIN, "--wrapper", "own_envs:to_number"),

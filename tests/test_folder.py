@@ -93,6 +93,19 @@ def test_overwrite_replaces_a_run_and_nothing_else(tmp_path):
     assert lsac(*TRAIN, "--out", tmp_path / "another", "--overwrite").code == 0, "there need not be one"
 
 
+def test_a_run_is_replaced_only_by_one_that_starts(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    assert lsac(*TRAIN, "--seed", 1, "--out", run).code == 0
+    before = {path.relative_to(run): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "compiled_learner", fails)
+        assert lsac(*TRAIN, "--seed", 2, "--out", run, "--overwrite").code == 3
+    assert {path.relative_to(run): path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert lsac("resume", run).code == 0
+    assert lsac(*TRAIN, "--seed", 2, "--out", run, "--overwrite").code == 0
+    assert not list(run.glob(".replaced*"))
+
+
 @pytest.mark.parametrize("content", ["{}", "not JSON", '{"format": 1}'])
 def test_overwrite_touches_no_folder_of_another_program(content, tmp_path):
     (tmp_path / "config.json").write_text(content)
@@ -116,7 +129,9 @@ def test_a_link_is_removed_and_not_what_it_points_to(tmp_path):
     (tmp_path / "elsewhere" / "file").touch()
     RunFolder.create(tmp_path / "run", EXPERIMENT).release()
     os.symlink(tmp_path / "elsewhere", tmp_path / "run" / "checkpoints")
-    RunFolder.create(tmp_path / "run", EXPERIMENT, overwrite=True).release()
+    folder = RunFolder.create(tmp_path / "run", EXPERIMENT, overwrite=True)
+    folder.settle()
+    folder.release()
     assert tree(tmp_path) == {"elsewhere", "elsewhere/file", "run", "run/config.json"}
 
 
@@ -124,9 +139,16 @@ def test_a_link_is_removed_and_not_what_it_points_to(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["runs/a", "sp ace/ümlaut's", "$(date)/*"])
-@pytest.mark.parametrize(("env", "module"), [("Pendulum-v1", []), ("mine:My-v0", ["--module", "mine"])])
-def test_the_command_that_continues_a_run_survives_a_shell(path, env, module):
-    assert shlex.split(resume_command(Path(path), env)) == ["lsac", "resume", path, *module]
+@pytest.mark.parametrize(
+    ("names", "modules"),
+    [
+        (["Pendulum-v1"], []),
+        (["Pendulum-v1", "gymnasium.wrappers:ClipAction"], []),
+        (["mine:My-v0", "mine:wrap", "other:wrap"], ["--module", "mine", "--module", "other"]),
+    ],
+)
+def test_the_command_that_continues_a_run_survives_a_shell(path, names, modules):
+    assert shlex.split(resume_command(Path(path), names)) == ["lsac", "resume", path, *modules]
 
 
 def test_the_hint_can_be_pasted(tmp_path, monkeypatch):

@@ -405,7 +405,7 @@ def test_the_gradient_of_both_is_limited_together(start):
 def test_a_run_tells_over_how_many_updates_step_sizes_fall():
     run = Experiment(ppo.Config(), "X", steps=10_000, chunk=4096, learning_starts=0)
     assert for_run(run).agent.anneal_updates == 3
-    assert for_run(run, before=8192).agent.anneal_updates == 5
+    assert for_run(dataclasses.replace(run, steps_before=8192)).agent.anneal_updates == 5
     never = dataclasses.replace(run, agent=ppo.Config(anneal_updates=0))
     assert for_run(never) is never
 
@@ -415,10 +415,10 @@ def test_learning_twice_goes_on_along_a_flatter_line(tmp_path):
     env = gym.make("lsac/TimeLimited-v0")
     options = {"hidden": (4,), "epochs": 1, "minibatches": 1, "num_envs": 1, "chunk": 16, "actor_lr": 1e-3}
     model = PPO(env, **options)
-    networks = [model._current_state().networks]
+    networks = [model._now().state.networks]
     for _ in range(2):
         model.learn(32)
-        networks.append(model._current_state().networks)
+        networks.append(model._now().state.networks)
     log_stds = [np.asarray(n.actor.log_std)[0, 0] for n in networks]
     moves = np.abs(np.diff(log_stds))
     assert 0 < moves[0] <= 1.5e-3 * (1 + 1e-3)  # 1 + ½

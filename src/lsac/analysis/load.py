@@ -14,7 +14,8 @@ from lsac.runs.experiment import Experiment, for_run
 from lsac.runs.folder import RunFolder
 
 UNRELATED = ("steps", "seed", "seeds", "eval_every", "log_every", "checkpoint_every", "workers", "env_timeout")
-"""Options in which runs may differ and still be pooled: they do not affect what a seed has learned at a step."""
+"""Options in which runs may differ and still be pooled: they do not affect what a seed has learned at a step. Runs
+with and without evaluations are not pooled."""
 
 
 class Curve(NamedTuple):
@@ -134,7 +135,7 @@ def _settings(run: Run) -> str:
     """Everything that affects what a seed learns, also what the agent derives from the length of the run."""
     settings = dataclasses.asdict(for_run(run.experiment))
     kept = {name: value for name, value in settings.items() if name not in UNRELATED}
-    return run.algorithm + json.dumps(kept, default=repr)
+    return run.algorithm + json.dumps(kept | {"evaluated": settings["eval_every"] > 0}, default=repr)
 
 
 def _joined(runs: list[Run]) -> Run:

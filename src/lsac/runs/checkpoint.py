@@ -28,7 +28,7 @@ from lsac.runs.datafile import (
     write,
 )
 
-BESIDE = ("simulator.", "evaluation.")
+BESIDE = ("simulator.", "evaluation.", "lagged.")
 """Prefixes of the names of arrays that do not belong to the agents."""
 TAIL = "rows."
 """Prefix of the names of arrays of the newest transitions, which are not yet in a file of checkpoints/replay."""
@@ -49,12 +49,25 @@ class Checkpoint(NamedTuple):
     tail: Arrays
     """the last of these, which are not yet in a file of transitions"""
 
+    def arrays(self) -> Arrays:
+        """All arrays, with all transitions, for one file; `contents_of` is the inverse."""
+        return self.state | self.beside | {TAIL + name: array for name, array in self.stored.items()}
+
     def require(self, algorithm: str, env: str) -> None:
         """Rejects a checkpoint of another run."""
         belongs = tuple(field(self.record, name, str, self.path) for name in ("algorithm", "env"))
         if belongs != (algorithm, env):
             found = printable(" on ".join(belongs))
             raise CheckpointError(f"{self.path}: belongs to {found}, not to {algorithm} on {env}")
+
+
+def contents_of(path: Path, record: Record, arrays: Arrays) -> Checkpoint:
+    """The checkpoint in a file with these arrays; transitions that are in separate files are not read."""
+    state = dict(arrays)
+    state.pop(OLD_TAIL, None)
+    tail = {name.removeprefix(TAIL): state.pop(name) for name in list(state) if name.startswith(TAIL)}
+    beside = {name: state.pop(name) for name in list(state) if name.startswith(BESIDE)}
+    return Checkpoint(path, record, state, beside, {}, _transitions(tail, path))
 
 
 class Unsaved:
@@ -107,6 +120,7 @@ class Checkpoints:
         self.root = root
         self.replay = root / "replay"
         self.stopped = root / "stopped.safetensors"
+        self.best = root / "best.safetensors"
 
     def save(
         self,
@@ -158,17 +172,14 @@ class Checkpoints:
     def load_agents(self) -> Checkpoint:
         """The newest checkpoint, without the transitions in separate files."""
         path = self._required()
-        state, record, _ = self._read(path)
+        arrays, record, _ = self._read(path)
         if "replay" not in record:
             raise CheckpointError(f"{path}: is not a checkpoint of a run")
         step = field(record, "step", int, path)
         # otherwise a renamed file could hide all newer checkpoints
         if path != self.stopped and path.name != _name(step):
             raise CheckpointError(f"{path}: field step is {shown(step)}, but its name has another step")
-        state.pop(OLD_TAIL, None)
-        tail = {name.removeprefix(TAIL): state.pop(name) for name in list(state) if name.startswith(TAIL)}
-        beside = {name: state.pop(name) for name in list(state) if name.startswith(BESIDE)}
-        return Checkpoint(path, record, state, beside, {}, _transitions(tail, path))
+        return contents_of(path, record, arrays)
 
     def step(self) -> int:
         """The step of the newest checkpoint, of which only the header is read; 0 if there is none."""
@@ -197,10 +208,10 @@ class Checkpoints:
     def save_best(self, policies: np.ndarray, record: Record) -> None:
         require_inside(self.root, self.root.parent)
         self.root.mkdir(parents=True, exist_ok=True)
-        write(self.root / "best.safetensors", {"policies": policies}, record)
+        write(self.best, {"policies": policies}, record)
 
     def load_best(self) -> tuple[np.ndarray, Record] | None:
-        path = self.root / "best.safetensors"
+        path = self.best
         if not os.path.lexists(path):
             return None
         arrays, record, _ = self._read(path)

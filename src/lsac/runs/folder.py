@@ -4,14 +4,17 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lsac.errors import CheckpointError, InputError
+from lsac.options import printable
 from lsac.runs.checkpoint import Checkpoints
 from lsac.runs.datafile import read_json, write_bytes
 from lsac.runs.experiment import Experiment, from_json, to_json
@@ -26,7 +29,11 @@ class Resumed(NamedTuple):
 
 
 WRITTEN = ("checkpoints", "tensorboard", "metrics.jsonl", "curve.png", "config.json")
-"""What a run writes into its folder; config.json last, because what remains is a run as long as it is there."""
+"""What a run writes into its folder."""
+
+
+REPLACED = ".replaced-"
+"""How the name of the folder begins in which a run waits until the run that replaces it has started."""
 
 
 class RunFolder:
@@ -35,6 +42,7 @@ class RunFolder:
         self._lock: int | None = None
         self._created: list[Path] = []  # folders that `create` made, the innermost first
         self._found: set[str] = set()  # what was in the folder before the run
+        self._replaced: Path | None = None  # where the files of the run are that this one replaces
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @property
@@ -56,9 +64,10 @@ class RunFolder:
             if folder.config.exists():
                 folder._require_run()
                 if not overwrite:
-                    what = f"--overwrite replaces it, {resume_command(path, folder._env())} continues it"
+                    what = f"--overwrite replaces it, {resume_command(path, folder._names())} continues it"
                     raise InputError(f"--out {path}: already holds a run; {what}")
-                folder._remove(WRITTEN)
+                folder._replaced = Path(tempfile.mkdtemp(prefix=REPLACED, dir=path))
+                folder._move(path, folder._replaced)
             folder._found = {entry.name for entry in path.iterdir()}
             folder.write_config(experiment, notes=notes)
         except OSError as error:
@@ -83,7 +92,7 @@ class RunFolder:
             if to_run and config.get("made_in_python"):
                 raise InputError(
                     f"{path}: its environment was made in Python and cannot be recreated from {experiment.env}; "
-                    "load the run in Python: load(path, env=…)"
+                    "pass it in Python: load(path, env=…) or resume(path, env=…)"
                 )
         except BaseException:
             folder.release()
@@ -100,10 +109,15 @@ class RunFolder:
         config = to_json(experiment)
         if resumed:
             before = read_json(self.config)
-            kept = {name: before[name] for name in ("command", "inherits", "resumes") if name in before}
+            notes_before = ("command", "inherits", "made_in_python", "resumes")
+            kept = {name: before[name] for name in notes_before if name in before}
             config |= kept | {"resumes": [*kept.get("resumes", []), resumed._asdict()]}
         config |= {name: True for name, noted in (notes or {}).items() if noted}
         write_bytes(self.config, [json.dumps(config, indent=2).encode(), b"\n"])
+
+    def made_in_python(self) -> bool:
+        """Whether the environment of the run cannot be created from config.json alone."""
+        return bool(read_json(self.config).get("made_in_python"))
 
     def require_unsaved(self, experiment: Experiment) -> None:
         """Rejects a run without checkpoints that cannot start again: its metrics go beyond its first checkpoint, which
@@ -124,12 +138,28 @@ class RunFolder:
             )
 
     def discard(self) -> None:
-        """Removes the folder of a run that has not started; what was there before it stays."""
+        """Removes the folder of a run that has not started; what was there before it stays, also a replaced run."""
         self._remove([name for name in WRITTEN if name not in self._found])
+        if self._replaced is not None:
+            self._move(self._replaced, self.path)
+            self._replaced.rmdir()
         self.release()
         for path in self._created:
             with contextlib.suppress(OSError):  # not empty
                 path.rmdir()
+
+    def settle(self) -> None:
+        """Removes the files of the run that this one replaces; called when it has started."""
+        for replaced in self.path.glob(f"{REPLACED}*"):
+            shutil.rmtree(replaced)
+        self._replaced = None
+
+    @staticmethod
+    def _move(source: Path, target: Path) -> None:
+        """Moves what a run has written; config.json last, because what remains is a run as long as it is there."""
+        for name in WRITTEN:
+            if os.path.lexists(source / name):
+                os.replace(source / name, target / name)
 
     def _remove(self, names: Sequence[str]) -> None:
         for name in names:
@@ -148,10 +178,13 @@ class RunFolder:
         if not (isinstance(config, dict) and {"format", "algorithm", "experiment"} <= config.keys()):
             raise InputError(f"--out {self.path}: holds a config.json that is not of a run; choose another folder")
 
-    def _env(self) -> str:
-        """The environment that config.json names, without a check."""
+    def _names(self) -> list[str]:
+        """The environment and the wrappers that config.json names, without a check."""
         experiment = read_json(self.config)["experiment"]
-        return str(experiment.get("env", "")) if isinstance(experiment, dict) else ""
+        if not isinstance(experiment, dict):
+            return []
+        wrappers = experiment.get("wrappers")
+        return [printable(str(name)) for name in (experiment.get("env"), *(wrappers if type(wrappers) is list else []))]
 
     def lock(self) -> None:
         """Prevents other processes from training in this folder until `release` or the end of this process."""
@@ -171,13 +204,14 @@ class RunFolder:
             self._lock = None
 
 
-def resume_command(path: Path, env: str) -> str:
-    """The command that continues a run of this environment, ready for a shell."""
-    module, colon, _ = env.partition(":")
-    return shlex.join(["lsac", "resume", str(path), *(["--module", module] if colon else [])])
+def resume_command(path: Path, names: Sequence[str]) -> str:
+    """The command that continues a run whose environment and wrappers have these names, ready for a shell."""
+    modules = dict.fromkeys(module for module, colon, _ in (name.partition(":") for name in names) if colon)
+    needed = [module for module in modules if module.partition(".")[0] != "gymnasium"]
+    return shlex.join(["lsac", "resume", str(path), *(word for name in needed for word in ("--module", name))])
 
 
 def default_path(experiment: Experiment) -> Path:
     e = experiment
-    name = f"{e.env.replace('/', '-')}-{e.algorithm}-seed{e.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = f"{re.sub('[/:]', '-', e.env)}-{e.algorithm}-seed{e.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     return Path("runs") / name

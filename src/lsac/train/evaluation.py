@@ -47,6 +47,8 @@ class Evaluations:
         self.running: Running | None = None
         policies = np.array(learner.policies)
         self.best = Best(np.full(len(policies), -np.inf), [0] * len(policies), policies)
+        self.latest: np.ndarray | None = None
+        """[S] mean returns of the newest evaluation"""
 
     @property
     def possible(self) -> bool:
@@ -66,7 +68,8 @@ class Evaluations:
             return None
         played = self._pool.evaluated(check_stop)
         done, self.running = self.running, None
-        self.best = better(self.best, done, np.array([seed.returns.mean() for seed in played]))
+        self.latest = np.array([seed.returns.mean() for seed in played])
+        self.best = better(self.best, done, self.latest)
         diagnosed: list[dict[str, float]] = [{} for _ in played]
         if self._diagnostics:
             diagnosed = self._diagnostics.of(done.critics, [seed.states for seed in played])

@@ -52,6 +52,12 @@ class Observer(NamedTuple):
     """called with messages for the user"""
     fitting: Report = lambda fitting: None
     """called while an agent's generator is fitted"""
+    after_chunk: Callable[[int], None] = lambda step: None
+    """called with the step after every chunk"""
+    began: Callable[[Any], None] = lambda loop: None
+    """called with the `Loop` before its first step"""
+    ended: Callable[[Any], None] = lambda loop: None
+    """called with the `Loop` at the end of the run, also after an error; its simulators are still open"""
 
 
 Inspect = Callable[[Sample], dict[str, np.ndarray]]
@@ -70,7 +76,7 @@ class Logger:
         refresher: Refresher,
     ):
         self._experiment, self._folder = experiment, folder
-        self._watch, self._say, self._report = observer
+        self._watch, self._say, self._report = observer.watch, observer.say, observer.fitting
         self._time_left = TimeLeft(experiment, refresher)
         self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
         self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
@@ -105,6 +111,10 @@ class Logger:
     def played(self, episodes: list[list[Episode]]) -> None:
         for recent, new in zip(self._episodes, episodes, strict=True):
             recent.extend(new)
+
+    def record(self, name: str, value: float) -> None:
+        """Adds a number of the user to the next line of every seed."""
+        self._infrequent[name] = np.full(self._experiment.seeds, float(value))
 
     def saved(self, seconds: float) -> None:
         self._infrequent["time/checkpoint_seconds"] = np.full(self._experiment.seeds, seconds)
@@ -180,20 +190,23 @@ class Logger:
 
     # Checkpoints contain no times: a run that was stopped and resumed leaves the same files as one that was not.
 
-    def record(self) -> Record:
-        """The metrics that are not yet written, and the number of lines that are safely on the disk."""
-        assert self._log is not None
+    def unwritten(self) -> Record:
+        """The metrics that are not yet written."""
         self._finish_inspection()
         window = jax.device_get(self._window)
         return {
             "logged_at": self.logged_at,
-            "metrics_lines": self._log.lines(),
             "window": {name: [metrics[name].tolist() for metrics in window] for name in (window or [{}])[0]},
             "rare": {
                 name: values.tolist() for name, values in self._infrequent.items() if not name.startswith("time/")
             },
             "episodes": [list(episodes) for episodes in self._episodes],
         }
+
+    def lines(self) -> int:
+        """The number of lines that are safely on the disk."""
+        assert self._log is not None
+        return self._log.lines()
 
     def restore(self, record: Record, step: int, logged_at: int) -> None:
         """Restores the metrics that were not yet written at `step`."""

@@ -6,13 +6,15 @@ An on-policy agent allows no lag: host and device then take turns.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from lsac.errors import CheckpointError, Diverged, SaveFailed, Stopped
+from lsac.errors import CheckpointError, Diverged, EnvironmentFault, SaveFailed, Stopped
 from lsac.replay.ring import Stored
+from lsac.runs.checkpoint import Checkpoint
 from lsac.train.refresh import Fitting, Refreshed
 from lsac.train.resume import Parts, Position, Saver
 from lsac.train.stopping import Stop, interruptible
@@ -21,12 +23,16 @@ from lsac.train.stopping import Stop, interruptible
 class Loop:
     """The schedule of one run with all its seeds, from step 0 or from a checkpoint."""
 
-    def __init__(self, parts: Parts, saver: Saver, stop: Stop):
-        self._parts, self._saver, self._stop = parts, saver, stop
+    def __init__(self, parts: Parts, saver: Saver, stop: Stop, after_chunk: Callable[[int], None]):
+        self._saver, self._stop, self._after_chunk = saver, stop, after_chunk
         self._experiment, self._pool, self._logger = parts.experiment, parts.pool, parts.logger
         self.learner, self._evaluations = parts.learner, parts.evaluations
         self.position = Position()
-        self._saved = False  # whether there is a checkpoint
+        self._saved_at = -1  # the step of the newest checkpoint
+        self.started = False
+        """whether the simulators have made steps and, if the run continues a model, the model is saved"""
+        self.ended = False
+        """whether `run` has come to its end or to a stop, so that all parts of the run fit together"""
 
     @property
     def step(self) -> int:
@@ -34,15 +40,31 @@ class Loop:
         return self.position.step
 
     @property
-    def started(self) -> bool:
-        """Whether the simulators have made a step."""
-        return self.step > 0 or self.position.pending is not None
+    def returns(self) -> np.ndarray | None:
+        """[S] mean returns of the newest evaluation; None if there was none."""
+        return self._evaluations.latest
+
+    def record(self, name: str, value: float) -> None:
+        """Adds a number to the next line of metrics."""
+        self._logger.record(name, value)
 
     def resume(self) -> str:
         """Restores the newest checkpoint; returns whether the simulators were restored too (exact) or not (episode)."""
         self.position, kind = self._saver.restore_newest()
-        self._saved = True
+        self._saved_at = self.step
         return kind
+
+    def restore(self, checkpoint: Checkpoint) -> str:
+        """Restores a checkpoint that does not belong to the folder of this run; returns the same as `resume`."""
+        self.position, kind = self._saver.restore(checkpoint, own=False)
+        return kind
+
+    def checkpoint(self, safe: bool) -> Checkpoint:
+        """The present state of the run. It is `safe` to read the simulators between two chunks, in a callback and at
+        the end, but not after an error: they start new episodes then."""
+        if safe:
+            return self._saver.checkpoint(self.position)
+        return self._saver.checkpoint(Position(self.learner.added), simulators=False)
 
     def run(self, save_first: bool = False) -> bool:
         """Trains to the end (True) or until a stop is requested (False); either way the run is saved."""
@@ -50,17 +72,24 @@ class Loop:
         if self.step < self._experiment.steps and self.position.pending is None:
             if not self.position.simulators_restored:
                 self._pool.reset(self.step)
-            self._collect(np.asarray(self.learner.policies), self.step)
+            lagged = self.position.lagged
+            self._collect(np.asarray(self.learner.policies if lagged is None else lagged), self.step)
             self._receive()
         if save_first:
             self._save()
+        self.started = True
+        self._saver.settle()
         try:
             self._train()
             finished = True
         except Stopped:  # raised only at points from which a resume gives the same run
             finished = False
+        except EnvironmentFault:
+            self._save_after_fault()
+            raise
         self._require_finite(self.learner.finite)  # also in runs without checkpoints
         self._save(stopped=not finished)
+        self.ended = True
         return finished
 
     def _train(self) -> None:
@@ -101,6 +130,7 @@ class Loop:
     def _collect_next(self, policies: jax.Array, finite: jax.Array) -> None:
         """Starts to collect the chunk after the pending one, unless the run ends before it."""
         following = self.step + self._experiment.chunk
+        self.position.lagged = policies
         if following < self._experiment.steps:
             snapshots = np.asarray(policies)
             self._require_finite(finite)
@@ -108,7 +138,8 @@ class Loop:
 
     def _collect(self, policies: np.ndarray, step: int) -> None:
         e = self._experiment
-        self._pool.collect(policies, step, e.chunk // e.num_envs, random=step < e.learning_starts)
+        random = e.steps_before + step < e.learning_starts
+        self._pool.collect(policies, step, e.chunk // e.num_envs, random)
 
     def _receive(self) -> None:
         self.position.pending, episodes = self._pool.collected()
@@ -124,6 +155,7 @@ class Loop:
             self._logger.write(self.step, self.learner.updates)
         if self._due(e.checkpoint_every) and self.step < e.steps:
             self._save_or_warn()
+        self._after_chunk(self.step)
 
     def _due(self, every: int) -> bool:
         """Whether an action that takes place every `every` steps, and at the end of the run, is due now."""
@@ -144,9 +176,9 @@ class Loop:
         refreshed = interruptible(
             self._stop, lambda: learner.refresher.run(learner.state, learner.replay, self.step, self._fitting)
         )
+        self._require_finite_refresh(refreshed)  # first, so that a model does not keep what is not finite
         learner.state = refreshed.state
         learner.refresher.done(self.step)
-        self._require_finite_refresh(refreshed)
         self._logger.refreshed(self.step, refreshed)
 
     def _fitting(self, fitting: Fitting) -> None:
@@ -197,13 +229,29 @@ class Loop:
                     )
 
     def _last_checkpoint(self) -> str:
-        return "the last checkpoint is from before that" if self._saved else "there is no checkpoint from before that"
+        return (
+            "there is no checkpoint from before that"
+            if self._saved_at < 0
+            else "the last checkpoint is from before that"
+        )
 
     def _save(self, stopped: bool = False) -> None:
         if self._saver.active:
             self._require_finite(self.learner.finite)
             self._saver.save(self.position, stopped)
-            self._saved = True
+            self._saved_at = self.step
+
+    def _save_after_fault(self) -> None:
+        """Saves what was learned before a simulator failed; a resume starts new episodes."""
+        step = self.learner.added
+        if not self._saver.active or step <= max(0, self._saved_at) or not np.asarray(self.learner.finite).all():
+            return
+        try:
+            position = Position(step, evaluated_at=self.position.evaluated_at)
+            self._saver.save(position, stopped=True, simulators=False)
+            self._saver.say(f"saved at step {step:,}, before the fault; a resume starts new episodes")
+        except (SaveFailed, CheckpointError) as error:
+            self._saver.say(f"warning: {error}")
 
     def _save_or_warn(self) -> None:
         """A full disk does not end a run: there may be space at the next checkpoint."""

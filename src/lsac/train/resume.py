@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,14 +12,16 @@ from lsac.collect import wire
 from lsac.collect.pool import Pool
 from lsac.errors import CheckpointError, LsacError, SaveFailed
 from lsac.replay.ring import PACKED, Stored
-from lsac.runs.checkpoint import Checkpoint, Unsaved
-from lsac.runs.datafile import field, named, unnamed
-from lsac.runs.experiment import Experiment
+from lsac.runs.checkpoint import Checkpoint, Unsaved, joined
+from lsac.runs.datafile import FORMAT, Arrays, Record, field, named, unnamed
+from lsac.runs.experiment import Experiment, to_json
 from lsac.runs.folder import RunFolder
 from lsac.train.evaluation import Best, Evaluations
 from lsac.train.learner import Learner
 from lsac.train.logger import Logger
 
+IN_MEMORY = Path("the model")
+"""Stands for the path of a checkpoint that is not in a file, in messages."""
 COUNTERS = ("step", "pending", "updates", "refreshed_at", "generated_at")
 
 
@@ -49,6 +52,8 @@ class Position:
     evaluated_at: int = -1
     """the step at which the last evaluation started"""
     simulators_restored: bool = False
+    lagged: Any = None
+    """[S, P]: the policies with which the chunk after the pending one is collected"""
 
 
 class Saver:
@@ -65,6 +70,11 @@ class Saver:
         """Whether the run is saved at all."""
         return self._folder is not None
 
+    def settle(self) -> None:
+        """Called when the run has started."""
+        if self._folder:
+            self._folder.settle()
+
     def keep(self, chunk: Stored) -> None:
         """Keeps transitions for the next checkpoint."""
         if self._folder:
@@ -79,55 +89,77 @@ class Saver:
                 self.say(f"warning: the best policies could not be saved ({error.strerror}); training continues")
 
     def _save_best(self, folder: RunFolder) -> None:
+        """Writes the best policies as a model that can be loaded: with the settings, but without times or commands, so
+        that equal runs write equal files."""
         e, best = self._parts.experiment, self._parts.evaluations.best
-        record = {"algorithm": e.algorithm, "env": e.env, "seeds": e.seed_list}
-        folder.checkpoints.save_best(best.policies, record | {"steps": best.steps, "returns": best.returns.tolist()})
+        config = {name: value for name, value in to_json(e).items() if name in ("format", "algorithm", "experiment")}
+        record = {"config": config, "made_in_python": folder.made_in_python()}
+        record |= {"timesteps": e.steps_before + max(best.steps), "generated_at": 0, "steps": best.steps}
+        folder.checkpoints.save_best(best.policies, record | {"returns": best.returns.tolist()})
         self._best_unwritten = False
 
-    def save(self, position: Position, stopped: bool) -> None:
-        """Saves everything that the rest of the run depends on."""
+    def save(self, position: Position, stopped: bool, simulators: bool = True) -> None:
+        """Saves everything that the rest of the run depends on; without `simulators`, a resume starts new episodes."""
         if self._folder is None:
             return
+        record, state, beside = self._contents(position, simulators)
+        record["metrics_lines"] = self._parts.logger.lines()
+        try:
+            if self._best_unwritten:
+                self._save_best(self._folder)
+            total = position.step + _pending(position)
+            self._folder.checkpoints.save(position.step, state | beside, record, self._unsaved, total, stopped)
+        except OSError as error:
+            raise SaveFailed(
+                f"{self._folder.path}: could not be saved at step {position.step:,} ({error.strerror or error})"
+            ) from error
+
+    def _contents(self, position: Position, simulators: bool) -> tuple[Record, Arrays, Arrays]:
+        """The record of a checkpoint, the arrays of its agents and those beside them."""
         e, learner, pool, evaluations, logger = self._parts
         evaluation, evaluated = evaluations.record()
-        groups, captured = wire.pack(pool.capture())
-        pending = 0 if position.pending is None else position.pending[PACKED].shape[1]
+        groups, captured = wire.pack(pool.capture() if simulators else None)
         record = {
             "algorithm": e.algorithm,
             "env": e.env,
             "updates": learner.updates,
             "refreshed_at": learner.refresher.refreshed_at,
             "generated_at": learner.refresher.generated_at,
-            "pending": pending,
+            "pending": _pending(position),
             "evaluated_at": position.evaluated_at,
             "evaluation": evaluation,
-            **logger.record(),
+            **logger.unwritten(),
             "best": {"returns": evaluations.best.returns.tolist(), "steps": evaluations.best.steps},
+            "latest": None if evaluations.latest is None else evaluations.latest.tolist(),
             "simulators": groups,
         }
-        arrays = named(Saved(learner.kept(), evaluations.best.policies))
-        arrays |= {f"evaluation.{name}": array for name, array in evaluated.items()}
-        arrays |= {f"simulator.{i}": array for i, array in enumerate(captured)}
-        try:
-            if self._best_unwritten:
-                self._save_best(self._folder)
-            total = position.step + pending
-            self._folder.checkpoints.save(position.step, arrays, record, self._unsaved, total, stopped)
-        except OSError as error:
-            raise SaveFailed(
-                f"{self._folder.path}: could not be saved at step {position.step:,} ({error.strerror or error})"
-            ) from error
+        beside = {f"evaluation.{name}": array for name, array in evaluated.items()}
+        beside |= {f"simulator.{i}": array for i, array in enumerate(captured)}
+        if position.lagged is not None and position.pending is None:
+            beside["lagged.policies"] = np.asarray(position.lagged)
+        return record, named(Saved(learner.kept(), evaluations.best.policies)), beside
+
+    def checkpoint(self, position: Position, simulators: bool = True) -> Checkpoint:
+        """A checkpoint in memory. Its arrays are copies: the learner reuses the memory of its own."""
+        record, state, beside = self._contents(position, simulators)
+        state = {name: np.array(array) for name, array in state.items()}
+        stored = self._parts.learner.transitions()
+        if position.pending is not None:
+            stored = joined([stored, position.pending])
+        record |= {"step": position.step, "format": FORMAT}
+        return Checkpoint(IN_MEMORY, record, state, beside, stored, {})
 
     def restore_newest(self) -> tuple[Position, str]:
         """Restores the newest checkpoint; returns its position, and `exact` or `episode`, see `Loop.resume`."""
         assert self._folder is not None
         return self.restore(self._folder.checkpoints.load())
 
-    def restore(self, checkpoint: Checkpoint) -> tuple[Position, str]:
+    def restore(self, checkpoint: Checkpoint, own: bool = True) -> tuple[Position, str]:
+        """Restores a checkpoint of this folder or, unless `own`, of a run whose files are elsewhere."""
         e = self._parts.experiment
         checkpoint.require(e.algorithm, e.env)
         try:
-            return self._restore(checkpoint)
+            return self._restore(checkpoint, own)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
             if isinstance(error, LsacError):
                 raise
@@ -147,7 +179,7 @@ class Saver:
         if not fits or updates != learned:
             found = ", ".join(f"{name} {count}" for name, count in zip(COUNTERS, counters, strict=True))
             raise CheckpointError(f"{path}: its counters cannot be those of this run ({found})")
-        least = min(step + pending, self._unsaved.keep)
+        least = min(step, e.capacity) + pending
         columns = self._parts.learner.replay.layout.arrays()
         wanted = {name: ((e.seeds, *column.shape), column.dtype) for name, column in columns.items()}
         stored = checkpoint.stored
@@ -156,7 +188,7 @@ class Saver:
             shapes = {name: list(x.shape) for name, x in stored.items()}
             raise CheckpointError(f"{path}: its transitions are {shapes}, but {e.seeds} seeds with {least} are needed")
 
-    def _restore(self, checkpoint: Checkpoint) -> tuple[Position, str]:
+    def _restore(self, checkpoint: Checkpoint, own: bool) -> tuple[Position, str]:
         self._require_fit(checkpoint)
         _, learner, pool, evaluations, logger = self._parts
         record, beside, stored = checkpoint.record, checkpoint.beside, checkpoint.stored
@@ -168,12 +200,14 @@ class Saver:
         if returns.shape != policies.shape[:1] or [type(step) for step in steps] != [int] * len(returns):
             raise ValueError("best is not one return and one step per seed")
         evaluations.best = Best(returns, steps, policies)
+        evaluations.latest = latest_returns(record, len(returns))
         step, pending = record["step"], record["pending"]
         split = stored[PACKED].shape[1] - pending
         older, newest = ({name: x[:, part] for name, x in stored.items()} for part in _parts(split))
         learner.restore(state, older, step, record["updates"], record["generated_at"])
         learner.refresher.refreshed_at = record["refreshed_at"]
-        self._unsaved.reset(checkpoint.tail)
+        self._unsaved.reset(checkpoint.tail if own else stored)
+        self._best_unwritten = not own and any(np.isfinite(returns))
         evaluated_at, logged_at = (field(record, n, int, checkpoint.path) for n in ("evaluated_at", "logged_at"))
         evaluations.restore(record["evaluation"], evaluated)
         logger.restore(record, step, logged_at)
@@ -185,9 +219,28 @@ class Saver:
             pool.restore(groups)
         elif pending:
             pool.reset(step + pending)
-        logger.cut(record["metrics_lines"], step)  # last, so that a rejected checkpoint leaves all files unchanged
-        position = Position(step, newest if pending else None, evaluated_at, exact)
+        lagged = beside.get("lagged.policies")
+        if lagged is not None and (lagged.shape, lagged.dtype) != (policies.shape, policies.dtype):
+            raise ValueError(f"the policies of the next chunk have shape {list(lagged.shape)}")
+        if own:
+            logger.cut(record["metrics_lines"], step)  # last, so that a rejected checkpoint leaves all files unchanged
+        position = Position(step, newest if pending else None, evaluated_at, exact, lagged)
         return position, "exact" if exact else "episode"
+
+
+def _pending(position: Position) -> int:
+    return 0 if position.pending is None else position.pending[PACKED].shape[1]
+
+
+def latest_returns(record: Record, seeds: int) -> np.ndarray | None:
+    """[S] mean returns of a run's newest evaluation; None if there was none."""
+    latest = record.get("latest")
+    if latest is None:
+        return None
+    returns = np.asarray(latest, float)
+    if returns.shape != (seeds,):
+        raise ValueError("latest is not one return per seed")
+    return returns
 
 
 def _parts(split: int) -> tuple[slice, slice]:
