@@ -1,5 +1,6 @@
 """Requests to stop a run, and long work that such a request interrupts."""
 
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -26,6 +27,33 @@ class Stop:
     def check(self) -> None:
         if self.requested:
             raise Stopped("stopped")
+
+
+class Interrupts:
+    """A context in which the first Ctrl-C requests a stop, and only the second one raises KeyboardInterrupt at once.
+
+    Python delivers signals to the main thread only; in any other thread this does nothing.
+    """
+
+    def __init__(self, stop: Stop):
+        self._stop, self.received = stop, False
+        self._before: Any = None
+
+    def __enter__(self) -> "Interrupts":
+        handler = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(handler):
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if self.received:
+            self._before(number, frame)
+        self.received = True
+        self._stop.request()
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
 
 def interruptible(stop: Stop, work: Callable[[], T]) -> T:
