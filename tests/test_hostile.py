@@ -589,7 +589,7 @@ MODELS = {
         lambda r: r["config"]["experiment"].update(seeds=2**31 - 1),
         "does not hold arrays for 2147483647",
     ),
-    "import": (lambda r: r["config"]["experiment"].update(env="this:Env-v0"), "--module this$"),
+    "import": (lambda r: r["config"]["experiment"].update(env="this:Env-v0"), "import this first$"),
 }
 
 
@@ -604,6 +604,51 @@ def test_a_model_whose_record_lies_is_refused(kind, tmp_path, saved):
 
 
 # config.json
+
+
+@pytest.fixture(scope="module")
+def with_replay(tmp_path_factory):
+    path = SAC("Pendulum-v1", **TINY).learn(64).save(tmp_path_factory.mktemp("replay") / "model", replay=True)
+    SAC.load(path)
+    return path
+
+
+LYING_RUNS = {
+    "no table": (lambda inner: [], "field checkpoint is a list, not of type dict$"),
+    "no step": (lambda inner: inner | {"step": None}, "field step is None, not a number of steps$"),
+    "a step before the start": (lambda inner: inner | {"step": -8}, "field step is -8, not a number of steps$"),
+    "returns": (lambda inner: inner | {"latest": [1.0, 2.0]}, "its returns are not one number per seed$"),
+    "text as returns": (lambda inner: inner | {"latest": "best"}, "its returns are not one number per seed$"),
+    "another environment": (
+        lambda inner: inner | {"env": "Ant-v5"},
+        "belongs to sac on Ant-v5, not to sac on Pendulum",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LYING_RUNS)
+def test_a_replay_whose_record_lies_is_refused(kind, tmp_path, with_replay):
+    change, words = LYING_RUNS[kind]
+    arrays, record = read(with_replay)
+    path = tmp_path / "model.safetensors"
+    write(
+        path, arrays, {k: v for k, v in record.items() if k != "format"} | {"checkpoint": change(record["checkpoint"])}
+    )
+    assert re.search(words, refused(SAC.load, path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"updates": 7}, {"pending": 5}, {"simulators": {"type": "Setup", "fields": []}}, {"window": None}, {"best": {}}],
+    ids=str,
+)
+def test_a_replay_whose_counters_lie_is_not_continued(change, tmp_path, with_replay):
+    arrays, record = read(with_replay)
+    path = tmp_path / "model.safetensors"
+    inner = record["checkpoint"] | change
+    write(path, arrays, {k: v for k, v in record.items() if k != "format"} | {"checkpoint": inner})
+    with pytest.raises(InputError, match=r"^\S*model.safetensors: its (counters|record)"):
+        SAC.load(path).learn(8)
 
 
 def test_a_run_that_lies_is_not_made_a_model(tmp_path):
@@ -646,7 +691,7 @@ CONFIGS = {
     "import": (experiment(env="this:Env-v0"), "env: this:Env-v0 names a module.*--module this$"),
     "import of a submodule": (experiment(env="xml.sax.expatreader:Env-v0"), "--module xml.sax.expatreader$"),
     "import with a namespace": (experiment(env="this:space/Env-v0"), "--module this$"),
-    "import of nothing": (experiment(env=":Env-v0"), "--module $"),
+    "import of nothing": (experiment(env=":Env-v0"), "env: ':Env-v0' is not the id of an environment$"),
     "no id": (experiment(env=""), "env: '' is not the id of an environment$"),
     "id of control codes": (experiment(env="\x1b[2J"), r"env: '\\x1b\[2J' is not the id of an environment$"),
     "id of many lines": (experiment(env="Pendulum-v1\n"), r"is not the id of an environment$"),
@@ -659,13 +704,16 @@ CONFIGS = {
         for name in (
             *("os:system", "subprocess:call", "shutil:rmtree", "builtins:exec", "importlib:import_module"),
             *("numpy:fromfile", "jax:jit", "lsac.cli:main", "lsac.envs.ids:find", "gymnasium:make"),
-            "test_hostile:lsac",  # a function of another module
             "test_hostile:Audit",  # a class, but no wrapper
             "test_hostile:AUDIT",
             "test_hostile:nothing",
             "gymnasium.wrappers:JaxToTorch",  # the module would import it now
         )
     },
+    "wrapper of another module": (
+        experiment(wrappers=["test_hostile:lsac"]),
+        "is defined in another module; write com",
+    ),
     "wrapper without a module": (experiment(wrappers=["system"]), "--wrappers system: must be module:name, for exam"),
     "wrapper inside another": (experiment(wrappers=["os:path.join"]), "must be module:name, for example"),
     "wrapper that is a number": (experiment(wrappers=[7]), "wrappers: 7 is not of type str$"),

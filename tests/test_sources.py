@@ -1,6 +1,7 @@
 """All the ways in which an environment can be given, in worker processes and in this one, and what is refused."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -20,7 +21,7 @@ from gymnasium import wrappers as gw
 
 from lsac.collect.pool import Pool, training_groups
 from lsac.envs import ids
-from lsac.envs.recipes import Recipe, read_arguments, written
+from lsac.envs.recipes import Recipe, read_arguments, recipe_of, written
 from lsac.envs.sources import create, given, of_experiment
 from lsac.envs.wrapping import stack_of
 from lsac.errors import EnvironmentFault, InputError
@@ -185,11 +186,11 @@ def test_dm_control_runs_in_worker_processes():
 
 
 REFUSED_IDS = {
-    "ALE/Pong-v5": "; it belongs to the package ale_py: install it with: pip install ale-py and write --env ale_py:A",
-    "PointMaze_UMaze-v3": "pip install gymnasium-robotics and write --env gymnasium_robotics:PointMaze_UMaze-v3",
+    "ALE/Pong-v5": "; it belongs to the package ale_py: install it with: pip install ale-py, and write --env ale_py:A",
+    "PointMaze_UMaze-v3": "pip install gymnasium-robotics, and write --env gymnasium_robotics:PointMaze_UMaze-v3",
     "FetchReach-v4": "write --env gymnasium_robotics:FetchReach-v4",
     "dm_control/cartpole-swingup-v0": "write --env shimmy:dm_control/cartpole-swingup-v0",
-    "MiniGrid-Empty-5x5-v0": "pip install minigrid and write --env minigrid:MiniGrid-Empty-5x5-v0",
+    "MiniGrid-Empty-5x5-v0": "pip install minigrid, and write --env minigrid:MiniGrid-Empty-5x5-v0",
     "HalfCheeta-v5": "no such Gymnasium environment; did you mean HalfCheetah-v5?",
     "own_envs:own/Clas-v0": "no such Gymnasium environment; did you mean own_envs:own/Class-v0?",
     "own_envs:Qwertz-v0": "no such Gymnasium environment; module own_envs does not register it",
@@ -502,7 +503,9 @@ def test_arguments_are_not_for_an_object():
     assert refused(own_envs.Swing(), env_kwargs={"g": 1.0}).startswith("env_kwargs: cannot be given to an environment")
 
 
-@pytest.mark.parametrize("wrappers", ["own_envs:halve", own_envs.halve, None, 7], ids=str)
+@pytest.mark.parametrize(
+    "wrappers", ["own_envs:halve", own_envs.halve, None, 7], ids=["a name", "a function", "None", "a number"]
+)
 def test_wrappers_are_a_list(wrappers):
     assert refused("own/Text-v0", wrappers=wrappers).endswith(" is not a list; write wrappers=[…]")
 
@@ -538,7 +541,10 @@ def test_wrappers_are_applied_in_every_process_the_first_one_innermost():
 BAD_WRAPPERS = {
     "nowhere_mod:f": "--wrapper nowhere_mod:f: module nowhere_mod cannot be imported (No module named 'nowhere_mod')",
     "own_envs:nothing": "--wrapper own_envs:nothing: module own_envs has no nothing",
-    "own_envs:NUMBER": "--wrapper own_envs:NUMBER: module own_envs cannot call NUMBER",
+    "own_envs:NUMBER": "--wrapper own_envs:NUMBER: is neither a Gymnasium wrapper nor a function of your own module",
+    "own_envs:partly": "--wrapper own_envs:partly: is neither a Gymnasium wrapper nor a function of your own module",
+    "own_envs:borrowed": "--wrapper own_envs:borrowed: is defined in another module; write faulty_envs:wrap",
+    "os:fspath": "--wrapper os:fspath: is neither a Gymnasium wrapper nor a function of your own module",
     "own_envs:to_number": "--wrapper own_envs:to_number: returned 7, not an environment",
     "own_envs:break_down": "--wrapper own_envs:break_down: raised LookupError: no such wheel",
     "gymnasium.wrappers:TimeLimit": "--wrapper gymnasium.wrappers:TimeLimit: raised TypeError: TimeLimit.__init__()",
@@ -617,3 +623,16 @@ def test_a_worker_without_a_start_message_ends_quietly():
     mine.close()
     _, err = worker.communicate(timeout=60)
     assert (worker.returncode, err) == (0, "")
+
+
+def test_arguments_cannot_name_another_environment():
+    """They may come from a file, which must not choose what is imported."""
+    spec = dataclasses.replace(gym.spec("own/Text-v0"), entry_point=lambda **kwargs: own_envs.Swing())
+    recipe = recipe_of(spec, "own_envs:own/Text-v0", {"env_id": "this:X-v0"})
+    assert json.loads(recipe.spec)["kwargs"] == {
+        "env_id": "own_envs:own/Text-v0",
+        "arguments": {"env_id": "this:X-v0"},
+    }
+    with pytest.raises(InputError, match=r"^--env-args env_id: own/Text-v0 has no argument of this name$"):
+        create(recipe)
+    assert "this" not in sys.modules

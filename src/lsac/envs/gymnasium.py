@@ -53,9 +53,9 @@ class Spaces:
         return EnvSpec(obs_shape=self.obs_shape, action_dim=self.action_dim, gamma=gamma)
 
     def scaled(self, action: np.ndarray) -> np.ndarray:
-        """Maps an action from [−1, 1] to the environment's action space."""
+        """Maps actions [..., A] from [−1, 1] to the environment's action space."""
         low, high = self.action.low, self.action.high
-        scaled = low + (action.reshape(self.action.shape) + 1.0) * self._half_range
+        scaled = low + (action.reshape(action.shape[:-1] + self.action.shape) + 1.0) * self._half_range
         return np.clip(scaled, low, high).astype(low.dtype)
 
     def flat(self, obs: Any) -> np.ndarray:

@@ -54,7 +54,7 @@ def _hint(env_id: str, module: str) -> str:
     """`module` is the one that the user named, or empty."""
     for package in PACKAGES:
         if not module and re.match(package.ids, env_id):
-            install = "" if _can_be_found(package.module) else f"install it with: pip install {package.pip} and "
+            install = "" if _can_be_found(package.module) else f"install it with: pip install {package.pip}, and "
             return f"; it belongs to the package {package.module}: {install}write --env {package.module}:{env_id}"
     close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.75)
     if close:
@@ -97,13 +97,17 @@ def build(spec: gym.envs.registration.EnvSpec) -> gym.Env:
         raise failure from error
 
 
-def registered(env_id: str, **kwargs: Any) -> gym.Env:
-    """An environment as its entry point returns it: itself an entry point, for those that have no name to import."""
+def registered(env_id: str, arguments: dict[str, Any], **rest: Any) -> gym.Env:
+    """An environment as its entry point returns it: itself an entry point, for those that have no name to import.
+
+    The arguments are apart, because they may come from a file, which must not choose the id. `rest` is what Gymnasium
+    adds, such as a render mode.
+    """
     spec = find(env_id)
     creator: Any = spec.entry_point
     if isinstance(creator, str):
         creator = gym.envs.registration.load_env_creator(creator)
-    return creator(**{**spec.kwargs, **kwargs})
+    return creator(**{**spec.kwargs, **arguments, **rest})
 
 
 def first_line(error: BaseException) -> str:

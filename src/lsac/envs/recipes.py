@@ -55,7 +55,7 @@ def recipe_of(spec: GymSpec, env_id: str, kwargs: dict[str, Any]) -> Recipe | No
     if reference and importable(reference.partition(":")[0]):
         changes: dict[str, Any] = {"entry_point": reference, "kwargs": spec.kwargs}
     elif ":" in env_id and importable(env_id.partition(":")[0]):  # importing its module registers it again
-        changes = {"entry_point": f"{ids.__name__}:registered", "kwargs": {"env_id": env_id, **kwargs}}
+        changes = {"entry_point": f"{ids.__name__}:registered", "kwargs": {"env_id": env_id, "arguments": kwargs}}
     else:
         return None
     try:

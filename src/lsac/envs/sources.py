@@ -113,7 +113,7 @@ def given(
         sample.close()
     more = None if base.more is None else functools.partial(_make, base.more, layers)
     if recipe is None:
-        lender = _Lender(sample, more)
+        lender = _Lender(sample, more, isinstance(env, gym.Env))
         training = Source(lender.lend, recipe, lender.release)
     else:
         assert more is not None
@@ -150,7 +150,7 @@ def _evaluation(eval_env: str | gym.Env | Make, like: Spaces) -> Source:
     if base.recipe is not None:
         base.sample.close()
     elif not isinstance(eval_env, gym.Env):
-        lender = _Lender(base.sample, base.more)
+        lender = _Lender(base.sample, base.more, of_user=False)
         source = Source(lender.lend, None, lender.release)
     return _with_true_rewards(source) if normalises else source
 
@@ -308,8 +308,8 @@ def _description(env: gym.Env) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
 class _Lender:
     """Lends an environment that exists already; while it is in use, creates others."""
 
-    def __init__(self, first: gym.Env, more: Make | None):
-        self._first, self._more, self._lent = first, more, False
+    def __init__(self, first: gym.Env, more: Make | None, of_user: bool):
+        self._first, self._more, self._lent, self._of_user = first, more, False, of_user
 
     def lend(self) -> gym.Env:
         if not self._lent:
@@ -322,8 +322,8 @@ class _Lender:
         return self._more()
 
     def release(self, env: gym.Env) -> None:
-        """The first one stays open: it belongs to the user."""
-        if env is self._first:
+        """The first one stays open if it belongs to the user."""
+        if env is self._first and self._of_user:
             self._lent = False
         else:
             env.close()

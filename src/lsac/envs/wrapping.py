@@ -4,7 +4,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
@@ -18,7 +18,8 @@ from lsac.options import References, shown
 Wrap = Callable[[gym.Env], gym.Env]
 
 OWN_PACKAGES = frozenset(
-    {"lsac", "jax", "jaxlib", "numpy", "scipy", "gymnasium", "mujoco", "matplotlib", "tyro", "rich"}
+    {"lsac", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy", "gymnasium", "mujoco", "matplotlib"}
+    | {"tyro", "rich", "safetensors", "tensorboardX", "google", "ml_dtypes", "jaxtyping", "OpenGL", "glfw", "etils"}
 )
 """Packages that lsac itself imports, so that being imported does not mean that the user wants their functions."""
 
@@ -39,9 +40,10 @@ def layer_of(wrapper: str | Wrap) -> Layer:
     module, _, name = wrapper.partition(":")
     ids.import_module(module, f"--wrapper {wrapper}: module {module}")
     found = getattr(sys.modules[module], name, None)
-    if not callable(found):
-        what = "has no" if found is None else "cannot call"
-        raise InputError(f"--wrapper {wrapper}: module {module} {what} {name}")
+    if found is None:
+        raise InputError(f"--wrapper {wrapper}: module {module} has no {name}")
+    if problem := _problem(found, module):  # or the run could not be opened again
+        raise InputError(f"--wrapper {wrapper}: {problem}")
     return Layer(wrapper if importable(module) else "", found)
 
 
@@ -54,13 +56,20 @@ def require_safe_wrapper(wrapper: str, where: str) -> None:
             f"{where}, wrappers: {wrapper} names a module, which a file must not import: pass --module {module}"
         )
     found = vars(loaded).get(name)  # without the module's own __getattr__, which could import
+    if problem := _problem(found, module):
+        raise InputError(f"{where}, wrappers: {wrapper} {problem}")
+
+
+def _problem(found: Any, module: str) -> str | None:
+    """Why an object of a module cannot be a wrapper that a run names; None if it can."""
     if inspect.isclass(found) and issubclass(found, gym.Wrapper):
-        return
+        return None
     foreign = module.partition(".")[0] in {*sys.stdlib_module_names, *OWN_PACKAGES}
-    if not inspect.isfunction(found) or found.__module__ != module or foreign:
-        raise InputError(
-            f"{where}, wrappers: {wrapper} is neither a Gymnasium wrapper nor a function of your own module"
-        )
+    if not inspect.isfunction(found) or foreign:
+        return "is neither a Gymnasium wrapper nor a function of your own module"
+    if found.__module__ != module:
+        return f"is defined in another module; write {found.__module__}:{found.__name__}"
+    return None
 
 
 def wrapped(env: gym.Env, layers: Sequence[Layer]) -> gym.Env:
