@@ -5,12 +5,20 @@ model = SAC("Pendulum-v1", seed=0).learn(20_000, progress_bar=True)
 action, _ = model.predict(obs, deterministic=True)
 """
 
+import ast
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import inspect
+import itertools
+import math
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Any, NamedTuple, Self, get_type_hints
 
 import gymnasium as gym
 import jax
@@ -19,24 +27,76 @@ import numpy as np
 
 from lsac import streams
 from lsac.agents import AGENTS, summary
-from lsac.envs.recipes import read_arguments
-from lsac.envs.sources import Make, given
-from lsac.envs.wrapping import Wrap
+from lsac.collect import snapshot
+from lsac.envs import sources
 from lsac.errors import CheckpointError, InputError
-from lsac.options import shown, typed
+from lsac.options import counted, in_python, shown, translation, typed
 from lsac.presets import preset as find_preset
-from lsac.runs import datafile
-from lsac.runs.experiment import Experiment, check, for_run, from_json, make_agent, to_json
+from lsac.runs.checkpoint import Checkpoint
+from lsac.runs.experiment import Experiment, check, longer, make_agent
+from lsac.runs.experiment import warnings as known_warnings
 from lsac.runs.folder import RunFolder
+from lsac.train import trained as files
+from lsac.train.callbacks import Callback, Callbacks
 from lsac.train.display import Display
-from lsac.train.evaluate_run import agents_of
 from lsac.train.logger import Progress
-from lsac.train.run import Observer, Start, new_folder, run
-from lsac.train.stopping import Stop
-from lsac.types import EnvSpec
+from lsac.train.loop import Loop
+from lsac.train.run import Observer, Start, new_folder, require_memory, run
+from lsac.train.stopping import Interrupts
+from lsac.train.trained import Trained
+from lsac.types import Agent, Array, EnvSpec
 
-Callback = Callable[[Progress], bool | None]
-"""Called with every line of metrics; returning False ends the training."""
+Env = str | gym.Env | Callable[[], gym.Env]
+"""The id of an environment, an environment, or a function that creates one."""
+Wrapper = str | Callable[[gym.Env], gym.Env]
+NO_OPTIONS = {"agent", "env", "steps", "env_args", "wrappers", "steps_before"}
+"""Fields of an `Experiment` that are set in another way."""
+ARGUMENTS = ("preset", "eval_env", "env_kwargs", "wrappers")
+"""Arguments of a model that are no options of a run."""
+POLICIES = ("MlpPolicy", "MultiInputPolicy", "CnnPolicy")
+"""Names that Stable-Baselines3 takes as its first argument."""
+
+
+@contextlib.contextmanager
+def _python_names() -> Iterator[None]:
+    """Messages about bad input name options as Python does, without dashes."""
+    try:
+        yield
+    except InputError as error:
+        error.args = (in_python(re.sub(r"pass --module (\S+)", r"import \1 first", str(error))),)
+        raise
+
+
+class Given(NamedTuple):
+    """The environments of a model, as the user passed them."""
+
+    env: Env
+    eval_env: Env | None = None
+    env_kwargs: Mapping[str, Any] | None = None
+    wrappers: Sequence[Wrapper] = ()
+
+    def environments(self) -> sources.Environments:
+        return sources.given(self.env, env_kwargs=self.env_kwargs, wrappers=self.wrappers, eval_env=self.eval_env)
+
+
+class Recorder:
+    """`model.logger`: numbers that a callback records appear in the next line of metrics."""
+
+    def __init__(self, model: "Model"):
+        self._model = model
+
+    def record(self, key: str, value: Any, exclude: Any = None) -> None:
+        """Adds a number to the next line of metrics; outside `learn` it is ignored. `exclude` has no effect. Names of
+        groups that lsac writes itself, such as eval/mean_reward, get the prefix callback/, so that the two do not mix.
+        """
+        loop = self._model._loop
+        if loop is not None and isinstance(value, (int, float, np.number)):
+            group, slash, _ = key.partition("/")
+            own = slash and group not in ("eval", "rollout", "time", "train")
+            loop.record(key if own else f"callback/{key}", float(value))
+
+    def dump(self, step: int = 0) -> None:
+        """Does nothing: lines are written every `log_every` steps."""
 
 
 class Model:
@@ -44,70 +104,235 @@ class Model:
 
     algorithm = ""
 
+    @_python_names()
     def __init__(
         self,
-        env: str | gym.Env | Make,
-        *,
-        env_kwargs: Mapping[str, Any] | None = None,
-        wrappers: Sequence[str | Wrap] = (),
-        eval_env: str | gym.Env | Make | None = None,
-        seed: int = 0,
+        env: Env,
+        *more: Any,
         preset: str = "default",
+        eval_env: Env | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[Wrapper] = (),
         **options: Any,
     ):
-        """`env` is an id, an environment, or a function that creates one; see `lsac.envs.sources.given`."""
-        self._environments = given(env, env_kwargs=env_kwargs, wrappers=wrappers, eval_env=eval_env)
-        found = self._environments
-        defaults = find_preset(self.algorithm, preset, found.name)
-        defaults = dataclasses.replace(defaults, env_args=found.args, wrappers=found.wrappers)
-        self.experiment = _with_options(defaults, {"seed": seed, **options})
-        check(self.experiment)
-        if found.why_single and self.experiment.seeds * self.experiment.num_envs > 1:
-            raise InputError(found.why_single)
-        self._set_agent()
-        self._state: Any = None
-        self._generated_at = 0
-        self.num_timesteps = 0
+        """`env` is the id of an environment, an environment, or a function that creates one; `eval_env` the same for
+        evaluations. `env_kwargs` are passed to the environment of an id, and `wrappers` are put around it."""
+        if more or (isinstance(env, str) and env in POLICIES):
+            name, example = type(self).__name__, shown(more[0]) if more and isinstance(more[0], str) else "env"
+            raise InputError(f"env: {shown(env)} is not needed; write {name}({example}, hidden=(256, 256))")
+        given = Given(env, eval_env, env_kwargs, wrappers)
+        environments = given.environments()
+        defaults = find_preset(self.algorithm, preset, environments.name)
+        experiment = _with_options(defaults, options)
+        experiment = dataclasses.replace(experiment, env_args=environments.args, wrappers=environments.wrappers)
+        check(experiment)
+        self._set_up(experiment, given, environments, Trained())
 
+    def _set_up(
+        self, experiment: Experiment, given: Given, environments: sources.Environments, trained: Trained
+    ) -> None:
+        e = experiment
+        if environments.why_single and e.seeds * e.num_envs > 1:
+            raise InputError(f"seeds={e.seeds}, num_envs={e.num_envs}: {environments.why_single}")
+        self._given, self.experiment = given, e
+        self.logger = Recorder(self)
+        self.env = environments.training.make()
+        self._recreatable = environments.recreatable
+        self._spaces = environments.space
+        self._agent = make_agent(e, self._spec())
+        self._loop: Loop | None = None
+        self._folder: Path | None = None
+        self._trained = trained
+        self._calls = 0
+        self._policies = _Cache(None, 0, {})
+        self._actors = _Actors(self._agent)
+
+    # Training
+
+    @property
+    def num_timesteps(self) -> int:
+        """Environment steps of each seed so far, in all calls of `learn`."""
+        loop = self._loop
+        return self._trained.timesteps if loop is None else self.experiment.steps_before + loop.step
+
+    @_python_names()
     def learn(
         self,
         total_timesteps: int,
-        callback: Callback | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
         progress_bar: bool = False,
         out: str | Path | None = None,
+        reset: bool = False,
+        **unknown: Any,
     ) -> Self:
-        """Trains every seed for `total_timesteps` steps, starting from the current parameters.
+        """Trains every seed for `total_timesteps` more steps.
 
-        With `out`, the run is stored in that folder. Each call starts a new run: the replay buffer starts empty, the
-        first `learning_starts` steps are random, and the random streams start again. Evaluations need separate
-        simulators, so they take place only if the environment is an id or can be copied.
+        A second call continues the first: parameters, replay buffer, simulators, counters and random streams. If the
+        state of the environment can be captured, two calls give the same result, bit for bit, as one longer call.
+        With `reset`, training starts again from the beginning.
+
+        With `out`, the run is stored in that folder. `callback` is a function of one argument, a `Progress`, that is
+        called with every line of metrics and ends the training by returning False; or a callback object of
+        Stable-Baselines3; or a list of these. The first Ctrl-C ends the training after the current chunk and then
+        raises KeyboardInterrupt: the model keeps what it has learned, and the run in `out` is saved.
         """
-        experiment = dataclasses.replace(self.experiment, steps=total_timesteps)
+        _require_known(unknown, ("total_timesteps", "callback", "progress_bar", "out", "reset"))
+        steps = typed(total_timesteps, int, "total_timesteps")
+        if steps < 1:
+            raise InputError(f"total_timesteps: {steps} must be at least 1")
+        self._require_idle("learn")
+        trained = Trained() if reset else self._trained
+        if trained.policies is not None:
+            raise InputError("learn: this model holds only policies; load the run's folder to train it further")
+        environments, start = self._given.environments(), trained.start()
+        if isinstance(start, Checkpoint):
+            experiment = longer(self.experiment, start.record["step"] + steps)
+        else:
+            experiment = dataclasses.replace(self.experiment, steps=steps, steps_before=trained.timesteps)
         check(experiment)
-        if self.num_timesteps:
-            experiment = for_run(experiment, self.num_timesteps)  # earlier calls count towards the length
-        wanted = out is not None or callback is not None or progress_bar
-        environments = self._environments if wanted else self._environments._replace(evaluation=None)
-        folder = None
-        if out is not None:
-            notes = {"inherits": self._state is not None, "made_in_python": not self._environments.recreatable}
-            folder = new_folder(Path(out), experiment, environments, **notes)
-        start = Start(self._state, self._generated_at) if self._state is not None else None
-        stop = Stop()
-        with Display() if progress_bar else nullcontext() as display:
+        if jax.default_backend() == "cpu" and experiment.steps > experiment.capacity:
+            require_memory(experiment, environments.spec(experiment.gamma), replays=2)  # `_ended` makes a copy
+        callbacks = Callbacks(callback, self, experiment.num_envs)
+        step = start.record["step"] if isinstance(start, Checkpoint) else 0
+        callbacks.begin(step)
+        _warn(experiment, environments, step)
+        task = _Task(None, False, start) if out is None else self._task(Path(out), experiment, environments, start)
+        self._train(experiment, environments, task, callbacks, progress_bar)
+        return self
+
+    def _require_idle(self, name: str) -> None:
+        if self._loop is not None:
+            raise InputError(f"{name}: cannot be called in a callback of learn")
+
+    def _task(
+        self, path: Path, experiment: Experiment, environments: sources.Environments, start: Start | Checkpoint | None
+    ) -> "_Task":
+        """Creates the folder of a run, or opens that of the run that this model continues."""
+        if not (path / "config.json").is_file():
+            notes = {"inherits": start is not None, "made_in_python": not environments.recreatable}
+            return _Task(new_folder(path, experiment, environments, **notes), False, start)
+        folder, found = RunFolder.open(path, to_train=True, to_run=False)
+        saved, made = folder.checkpoints.step(), ", env=…" if folder.made_in_python() else ""
+        reached = start.record["step"] if isinstance(start, Checkpoint) else 0
+        own = reached > 0 and self._folder == path.resolve() and found == self.experiment
+        if own and saved == reached:
+            return _Task(folder, True, None)
+        folder.release()
+        if own:
+            raise InputError(
+                f"out: {path} holds this run up to step {saved:,}, but the model is at step {reached:,}; "
+                "choose another folder"
+            )
+        resume = f"{type(self).__name__}.resume({str(path)!r}{made})"
+        raise InputError(f"out: {path} already holds a run; {resume} continues it")
+
+    def _train(
+        self,
+        experiment: Experiment,
+        environments: sources.Environments,
+        task: "_Task",
+        callbacks: Callbacks,
+        progress_bar: bool,
+    ) -> None:
+        e, stop = experiment, callbacks.stop
+        with contextlib.ExitStack() as stack:
+            stack.callback(task.release)
+            display = stack.enter_context(Display()) if progress_bar else None
+            interrupts = stack.enter_context(Interrupts(stop))
 
             def watch(progress: Progress) -> None:
                 if display:
                     display.watch(progress)
-                if callback and callback(progress) is False:
-                    stop.request()
+                callbacks.watch(progress)
 
-            observer = Observer(watch, display.say) if display else Observer(watch)
-            result = run(experiment, environments, folder=folder, start=start, observer=observer, stop=stop)
-        self._state = jax.device_get(result.learner.kept())
-        self._generated_at = result.learner.refresher.generated_at
-        self.num_timesteps += result.step
-        return self
+            def began(loop: Loop) -> None:
+                self.experiment, self._loop = e, loop
+                self._folder = task.folder.path.resolve() if task.folder else None
+
+            say = display.say if display else _say
+            fitting = display.fitting if display else Observer().fitting
+            observer = Observer(watch, say, fitting, callbacks.after_chunk, began, self._ended)
+            result = run(
+                e, environments, folder=task.folder, resume=task.resume, start=task.start, observer=observer, stop=stop
+            )
+            callbacks.end()
+            say(f"{counted(result.learner.updates, 'update')} in this run; predict uses seed {self.best_seed}")
+        if callbacks.error is not None:
+            raise callbacks.error
+        if interrupts.received:
+            raise KeyboardInterrupt
+
+    def _ended(self, loop: Loop) -> None:
+        """Keeps what was learned, also after an error; parameters that are not finite are not worth keeping."""
+        try:
+            if np.asarray(loop.learner.finite).all():
+                now = self._now()
+                self._trained = now._replace(state=jax.tree.map(np.array, now.state))
+                checkpoint = loop.checkpoint(safe=loop.ended)
+                self._trained = files.trained_of(checkpoint, self._agent, self.experiment, complete=True)
+        except MemoryError:
+            warnings.warn("the replay buffer does not fit into memory and is not kept", stacklevel=2)
+        except RuntimeError:  # a second Ctrl-C may come while the learner exchanges its arrays, which are then gone
+            if loop.ended:
+                raise
+            warnings.warn("what was learned in this call is lost", stacklevel=2)
+        finally:
+            self._loop = None
+
+    @classmethod
+    @_python_names()
+    def resume(
+        cls,
+        folder: str | Path,
+        env: Env | None = None,
+        *,
+        steps: int | None = None,
+        callback: Callback | Sequence[Callback] | None = None,
+        progress_bar: bool = False,
+        eval_env: Env | None = None,
+    ) -> Self:
+        """Continues a stopped run in its folder to its end, as `lsac resume` does, and returns the model.
+
+        `steps` is a new total, to extend the run. If the environment was passed as an object, pass it again as `env`.
+        A later `learn(…, out=folder)` continues the same run.
+        """
+        opened, experiment = RunFolder.open(Path(folder), to_train=True, to_run=env is None)
+        try:
+            step = opened.checkpoints.step()
+            if steps is not None:
+                total = typed(steps, int, "steps")
+                if total < max(step, experiment.steps):
+                    raise InputError(f"steps: {total} is less than the {max(step, experiment.steps)} of the run")
+                experiment = longer(experiment, total)
+            opened.checkpoints.require_resumable()
+            if opened.checkpoints.newest() is None:
+                opened.require_unsaved(experiment)
+            model = cls._of(experiment, env, eval_env, str(folder))
+            if model.experiment.env != experiment.env:
+                raise InputError(f"env: is {model.experiment.env}, but the run is of {experiment.env}")
+            experiment = model.experiment
+            if step < experiment.steps or opened.checkpoints.newest() == opened.checkpoints.stopped:
+                environments = model._given.environments()
+                callbacks = Callbacks(callback, model, experiment.num_envs)
+                callbacks.begin(step)
+                _warn(experiment, environments, step)
+                model._train(experiment, environments, _Task(opened, True, None), callbacks, progress_bar)
+            else:
+                checkpoint = opened.checkpoints.load()
+                model._trained = files.trained_of(checkpoint, model._agent, experiment, complete=True)
+                model._folder = opened.path.resolve()
+        finally:
+            opened.release()
+        return model
+
+    # Acting
+
+    @property
+    def best_seed(self) -> int:
+        """The seed whose policy `predict` uses: the one with the highest return in the newest evaluation, or the first
+        seed if there was no evaluation."""
+        returns = self._trained.returns if self._loop is None else self._loop.returns
+        return self.experiment.seed_list[0 if returns is None else int(np.argmax(returns))]
 
     def predict(
         self,
@@ -115,158 +340,377 @@ class Model:
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = False,
-        seed_index: int = 0,
+        seed: int | str | None = None,
     ) -> tuple[np.ndarray, Any]:
         """Returns the action for one observation or a batch of them, in the units of the environment's action space.
 
-        `seed_index` selects the policy of one seed. As in Stable-Baselines3, the second value returned is the memory
-        of a recurrent policy, to be passed as `state` to the next call (None at the start of an episode), and
-        `episode_start` marks the observations that start an episode. Policies without a memory return None.
+        `seed` selects the policy: that of one seed, by default `best_seed`, or "all", which returns the actions of all
+        seeds along a new first axis. As in Stable-Baselines3, the second value returned is the memory of a recurrent
+        policy, to be passed as `state` to the next call (None at the start of an episode), and `episode_start` marks
+        the observations that start an episode. Policies without a memory return None.
         """
-        if not 0 <= seed_index < self.experiment.seeds:
-            raise InputError(
-                f"seed_index {seed_index}: must be from 0 to {self.experiment.seeds - 1}, one for every seed"
-            )
+        index = self._seed_index(self.best_seed if seed is None else seed)
         single, batch = self._batch(obs)
         self._calls += 1
-        key = jax.random.fold_in(streams.root(self.experiment.seed + seed_index, streams.EVALUATE), self._calls)
-        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf[seed_index]), self._agent.policy(self._current_state()))
-        memory = self._memory(len(batch), state, episode_start)
-        action, memory = self._actors[deterministic](policy, memory, batch, jax.random.split(key, len(batch)))
-        scaled = np.stack([self._environments.space.scaled(a) for a in np.asarray(action)])
-        return (scaled[0] if single else scaled), memory if jax.tree.leaves(memory) else None
+        key, memory = self._actors.key(self.experiment.seed + max(index, 0)), ()
+        if self._actors.has_memory:
+            memory = self._memory(len(batch), state, episode_start, self.experiment.seeds if index == ALL else None)
+        act = (self._actors.all_seeds if index == ALL else self._actors.one_seed)[deterministic]
+        action, memory = act(self._policy(index), memory, batch, key, np.int32(self._calls))
+        scaled = self._spaces.scaled(np.asarray(action))
+        if single:
+            scaled = scaled[:, 0] if index == ALL else scaled[0]
+        return scaled, memory if self._actors.has_memory else None
 
-    def _memory(self, count: int, state: Any, episode_start: Any) -> Any:
-        """The memories [B, …] of a batch: `state`, or initial memories where an episode starts."""
-        fresh = jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x)[None], count, axis=0), self._agent.memory())
+    def _seed_index(self, seed: int | str) -> int:
+        seeds = self.experiment.seed_list
+        if isinstance(seed, str) and seed == "all":
+            return ALL
+        if isinstance(seed, str) or seed not in seeds:
+            raise InputError(f'seed: {shown(seed)} must be one of {", ".join(map(str, seeds))}, or "all"')
+        return seeds.index(seed)
+
+    def _policy(self, index: int) -> Any:
+        """A policy on the processor, where one observation takes the least time; kept until the parameters change."""
+        owner, version = (self._trained, 0) if self._loop is None else (self._loop, self._loop.learner.added)
+        if self._policies.owner is not owner or self._policies.version != version:
+            self._policies = _Cache(owner, version, {})
+        cached = self._policies.policies
+        if index not in cached:
+            trained = self._now() if self._trained.policies is None else self._trained
+            if trained.policies is not None:
+                _, restore = snapshot.unflatten(self._agent)
+                policy = jax.tree.map(lambda *leaves: np.stack(leaves), *map(restore, trained.policies))
+            else:
+                policy = self._agent.policy(trained.state)
+            chosen = policy if index == ALL else jax.tree.map(lambda leaf: leaf[index], policy)
+            cached[index] = jax.device_put(jax.tree.map(np.array, chosen), _cpu())
+        return cached[index]
+
+    def _memory(self, count: int, state: Any, episode_start: Any, seeds: int | None) -> Any:
+        """The memories [B, …], or [S, B, …], of a batch: `state`, or initial memories where an episode starts."""
+        axes = (count,) if seeds is None else (seeds, count)
+        fresh = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (*axes, *jnp.shape(x))), self._agent.memory())
         if state is None or episode_start is None:
             return fresh if state is None else state
-        starts = np.broadcast_to(np.asarray(episode_start, bool), (count,))
-        choose = jax.vmap(lambda start, new, old: jax.tree.map(lambda a, b: jnp.where(start, a, b), new, old))
-        return choose(starts, fresh, state)
+        starts = np.broadcast_to(np.asarray(episode_start, bool), axes)
 
-    def save(self, path: str | Path) -> Path:
-        """Writes parameters, optimiser states and settings to one safetensors file; no replay, no generated data."""
-        path = _with_suffix(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        record = {"config": to_json(self.experiment), "timesteps": self.num_timesteps}
-        record |= {"generated_at": self._generated_at, "made_in_python": not self._environments.recreatable}
-        datafile.write(path, datafile.named(self._current_state()), record)
-        return path
+        def choose(new: Any, old: Any) -> Any:
+            return jnp.where(starts.reshape(starts.shape + (1,) * (new.ndim - starts.ndim)), new, old)
 
-    @classmethod
-    def load(cls, path: str | Path, env: str | gym.Env | None = None) -> Self:
-        """Loads a file that `save` wrote, or the newest checkpoint of a run from its folder.
-
-        If the environment was passed as an object, pass it again as `env`.
-        """
-        if (Path(path) / "config.json").is_file():
-            return cls._load_run(Path(path), env)
-        path = _with_suffix(path)
-        arrays, record = datafile.read(path)
-        if "config" not in record:
-            raise CheckpointError(f"{path}: is not a saved model; a run is continued with 'lsac resume'")
-        experiment = from_json(record["config"], str(path))
-        if experiment.algorithm != cls.algorithm:
-            raise CheckpointError(f"{path}: holds a model of {experiment.algorithm}, not of {cls.algorithm}")
-        timesteps, generated_at = (_steps(record, name, path) for name in ("timesteps", "generated_at"))
-        # checked before anything is allocated for the number of seeds that the file claims
-        if not arrays or any(array.shape[:1] != (experiment.seeds,) for array in arrays.values()):
-            raise CheckpointError(f"{path}: does not hold arrays for {experiment.seeds} seeds")
-        if env is None and record.get("made_in_python"):
-            raise InputError(f"{path}: its environment was made in Python; pass it: load(path, env=…)")
-        model = cls._with_experiment(experiment, env)
-        like = jax.eval_shape(lambda keys: model._compact(jax.vmap(model._agent.init)(keys)), model._init_keys())
-        model._state = datafile.unnamed(arrays, like, path, record["format"])
-        model.num_timesteps, model._generated_at = timesteps, generated_at
-        return model
-
-    @classmethod
-    def _load_run(cls, path: Path, env: str | gym.Env | None) -> Self:
-        folder, experiment = RunFolder.open(path, to_run=env is None)
-        if experiment.algorithm != cls.algorithm:
-            raise CheckpointError(f"{path}: is a run of {experiment.algorithm}, not of {cls.algorithm}")
-        checkpoint = folder.checkpoints.load_agents()
-        checkpoint.require(experiment.algorithm, experiment.env)
-        step, generated_at = (_steps(checkpoint.record, name, checkpoint.path) for name in ("step", "generated_at"))
-        model = cls._with_experiment(experiment, env)
-        model._state = agents_of(checkpoint, model._agent, experiment.seeds)
-        model.num_timesteps, model._generated_at = step, generated_at
-        return model
-
-    @classmethod
-    def _with_experiment(cls, experiment: Experiment, env: str | gym.Env | None) -> Self:
-        if env is None:
-            kwargs = read_arguments(experiment.env_args)
-            model = cls(experiment.env, env_kwargs=kwargs, wrappers=experiment.wrappers)
-        else:
-            model = cls(env)
-        model.experiment = experiment
-        model._set_agent()
-        return model
-
-    def _set_agent(self) -> None:
-        self._agent = make_agent(self.experiment, self._spec(self.experiment))
-        self._calls = 0
-        act: Any = self._agent.act
-        self._actors = {
-            True: jax.jit(jax.vmap(lambda *args: act(*args, False), in_axes=(None, 0, 0, 0))),
-            False: jax.jit(jax.vmap(lambda *args: act(*args, True), in_axes=(None, 0, 0, 0))),
-        }
-
-    def _spec(self, experiment: Experiment) -> EnvSpec:
-        return self._environments.spec(experiment.gamma)
-
-    def _compact(self, state: Any) -> Any:
-        """A state without the data that can be generated again."""
-        return self._agent.refresh.compact(state) if self._agent.refresh else state
+        return jax.tree.map(choose, fresh, state)
 
     def _batch(self, obs: Any) -> tuple[bool, np.ndarray]:
         """Whether `obs` is a single observation, and the observations as [B, O]."""
-        space, value = self._environments.space.observation, obs
-        if isinstance(space, gym.spaces.Dict):  # its first entry shows whether it is a batch
-            name, space = next(iter(space.spaces.items()))
-            value = obs[name]
-        shape = space.shape or ()
-        extra = np.ndim(value) - len(shape)
-        if extra not in (0, 1) or np.shape(value)[extra:] != shape:
-            raise InputError(f"obs: has shape {np.shape(value)}, but {shape} or a batch of it is expected")
-        if extra == 0:
-            return True, self._environments.space.flat(obs)[None]
-        rows = [{k: v[i] for k, v in obs.items()} for i in range(len(value))] if value is not obs else obs
-        return False, np.stack([self._environments.space.flat(row) for row in rows])
+        space = self._spaces.observation
+        if not isinstance(space, gym.spaces.Dict):
+            rows = _rows(obs, space, "obs")
+            return (True, self._spaces.flat(obs)[None]) if rows is None else (False, _flat(obs))
+        if not isinstance(obs, Mapping) or not space.spaces.keys() <= obs.keys():
+            raise InputError(f"obs: must be a dict with {', '.join(map(repr, space.spaces))}, not {shown(obs)}")
+        found = {_rows(obs[name], part, f"obs[{name!r}]") for name, part in space.spaces.items()}
+        if len(found) > 1:
+            raise InputError("obs: its entries are batches of different sizes")
+        rows = found.pop()
+        if rows is None:
+            return True, self._spaces.flat(obs)[None]
+        return False, np.concatenate([_flat(obs[name]) for name in space.spaces], axis=1)
 
-    def _init_keys(self) -> jax.Array:
-        return jnp.stack([streams.root(seed, streams.INIT) for seed in self.experiment.seed_list])
+    # Saving and loading
 
-    def _current_state(self) -> Any:
-        """The state [S, …] of all seeds; initialised on first use."""
-        if self._state is None:
-            init = jax.jit(jax.vmap(lambda key: self._compact(self._agent.init(key))))
-            self._state = jax.device_get(init(self._init_keys()))
-        return self._state
+    def save(self, path: str | Path, replay: bool = False) -> Path:
+        """Writes parameters, optimiser states and settings to one safetensors file.
+
+        With `replay`, the file also holds the replay buffer, the simulators and the counters: a loaded model then
+        continues to learn where this one is.
+        """
+        path = _with_suffix(path)
+        files.save(path, self._now(complete=replay), self.experiment, self._recreatable, replay)
+        return path
+
+    @classmethod
+    @_python_names()
+    def load(
+        cls,
+        path: str | Path,
+        env: Env | None = None,
+        *,
+        policy: str = "last",
+        seed: int | None = None,
+        eval_env: Env | None = None,
+        **unknown: Any,
+    ) -> Self:
+        """Loads a file that `save` wrote, or a run from its folder.
+
+        Of a run, `policy` selects the agents of the newest checkpoint ("last") or the policies of each seed's best
+        evaluation ("best"), which can predict but not learn. `seed` selects one seed. If the environment was passed as
+        an object, pass it again as `env`. The replay buffer is loaded only from files that were saved with it; to
+        continue a run with its replay buffer use `resume`.
+        """
+        _require_known(unknown, ("path", "env", "policy", "seed", "eval_env"))
+        if policy not in ("last", "best"):
+            raise InputError(f'policy: {shown(policy)} must be "last" or "best"')
+        path = Path(path)
+        if path.is_dir() and path.suffix != ".safetensors":
+            folder, experiment = RunFolder.open(path, to_run=env is None)
+            model = cls._of(experiment, env, eval_env, str(path))
+            if policy == "best":
+                trained = files.best_of_run(folder, experiment, model._spec())
+            else:
+                checkpoint = folder.checkpoints.load_agents()
+                checkpoint.require(experiment.algorithm, experiment.env)
+                trained = files.trained_of(checkpoint, model._agent, experiment, complete=False)
+        else:
+            if policy == "best":
+                raise InputError(f'policy: "best" needs the folder of a run, and {path} is not one')
+            file = files.read(_with_suffix(path), to_run=env is None)
+            experiment = file.experiment
+            if env is None and file.made_in_python:
+                raise InputError(f"{path}: its environment was made in Python; pass it: load(path, env=…)")
+            model = cls._of(experiment, env, eval_env, str(file.path))
+            trained = file.trained(model._spec())
+        if seed is not None:
+            if seed not in experiment.seed_list:
+                raise InputError(f"seed: {shown(seed)} must be one of {', '.join(map(str, experiment.seed_list))}")
+            trained = trained.of_seed(experiment.seed_list.index(seed))
+            model.experiment = dataclasses.replace(model.experiment, seed=int(seed), seeds=1)
+        same = _described(model.experiment) == _described(experiment)
+        model._trained = trained if same else trained.elsewhere(model.experiment.env)
+        return model
+
+    @classmethod
+    def _of(cls, experiment: Experiment, env: Env | None, eval_env: Env | None, where: str) -> Self:
+        """An untrained model with the settings of a file."""
+        if experiment.algorithm != cls.algorithm:
+            raise CheckpointError(f"{where}: is of {experiment.algorithm}, not of {cls.algorithm}")
+        e, given = experiment, Given(env, eval_env)  # type: ignore[arg-type]
+        if env is None:
+            given = Given(e.env, eval_env, sources.read_arguments(e.env_args), e.wrappers)
+        environments, model = given.environments(), cls.__new__(cls)
+        if env is not None:  # or the settings would describe the environment of the file
+            e = dataclasses.replace(
+                e, env=environments.name, env_args=environments.args, wrappers=environments.wrappers
+            )
+        model._set_up(e, given, environments, Trained())
+        return model
+
+    # The environment
+
+    @property
+    def observation_space(self) -> gym.Space:
+        return self.env.observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        return self.env.action_space
+
+    def get_env(self) -> gym.Env:
+        """The environment: the one that was passed, or one created from its id."""
+        return self.env
+
+    def get_vec_normalize_env(self) -> None:
+        """None: Stable-Baselines3's functions ask for it. Observations are normalised with normalise_observations."""
+
+    @_python_names()
+    def set_env(
+        self,
+        env: Env,
+        eval_env: Env | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        wrappers: Sequence[Wrapper] = (),
+    ) -> None:
+        """Replaces the environment by one with the same spaces, and its arguments and wrappers. Parameters and replay
+        buffer are kept; the next `learn` starts new episodes, and evaluations before it no longer count."""
+        self._require_idle("set_env")
+        given = Given(env, eval_env, env_kwargs, wrappers)
+        environments = given.environments()
+        made = environments.training.make()
+        for kind in ("observation_space", "action_space"):
+            old, new = getattr(self.env, kind), getattr(made, kind)
+            if old != new:
+                raise InputError(f"env: its {kind.replace('_', ' ')} is {new}, but the model has {old}")
+        experiment = dataclasses.replace(
+            self.experiment, env=environments.name, env_args=environments.args, wrappers=environments.wrappers
+        )
+        self._set_up(experiment, given, environments, self._trained.elsewhere(environments.name))
+
+    def __repr__(self) -> str:
+        e = self.experiment
+        return (
+            f"{type(self).__name__}(env={e.env!r}, seeds={e.seed_list}, num_timesteps={self.num_timesteps}, "
+            f"best_seed={self.best_seed})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and copy keep: everything but compiled functions."""
+        trained = self._trained if self._loop is None else self._now(complete=True)
+        return {"given": self._given, "experiment": self.experiment, "trained": trained}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        given = state["given"]
+        self._set_up(state["experiment"], given, given.environments(), state["trained"])
+
+    def _spec(self) -> EnvSpec:
+        return self._spaces.spec(self.experiment.gamma)
+
+    def _now(self, complete: bool = False) -> Trained:
+        """What the model has learned by now: during `learn`, also in a callback; with `complete`, the replay too."""
+        if self._loop is not None:
+            loop = self._loop
+            if complete:
+                return files.trained_of(loop.checkpoint(safe=True), self._agent, self.experiment, complete=True)
+            generated_at = loop.learner.refresher.generated_at
+            return Trained(self.num_timesteps, loop.learner.kept(), generated_at, None, loop.returns)
+        if self._trained.state is None and self._trained.policies is None:
+            keys = jnp.stack([streams.root(seed, streams.INIT) for seed in self.experiment.seed_list])
+            compact = self._agent.refresh.compact if self._agent.refresh else lambda state: state
+            state = jax.jit(jax.vmap(lambda key: compact(self._agent.init(key))))(keys)
+            return self._trained._replace(state=jax.device_get(state))
+        return self._trained
 
 
-def _steps(record: datafile.Record, name: str, path: Path) -> int:
-    value = record.get(name)
-    if type(value) is not int or value < 0:
-        raise CheckpointError(f"{path}: field {name} is {shown(value)}, not a number of steps")
-    return value
+ALL = -1
+"""Stands for the index of a seed where all seeds are meant."""
+
+
+class _Task(NamedTuple):
+    """Where a run is stored and what it starts from."""
+
+    folder: RunFolder | None
+    resume: bool
+    start: Start | Checkpoint | None
+
+    def release(self) -> None:
+        if self.folder is not None:
+            self.folder.release()
+
+
+class _Cache(NamedTuple):
+    """Policies by the index of their seed, and whose they are."""
+
+    owner: Any
+    version: int
+    policies: dict[int, Any]
+
+
+class _Actors:
+    """Compiled functions (policy, memory, obs [B, …], key, count) → actions and memory, by whether to explore."""
+
+    def __init__(self, agent: Agent):
+        def act(explore: bool, policy: Any, memory: Any, obs: Array, key: Array, count: Array) -> Any:
+            keys = jax.random.split(jax.random.fold_in(key, count), obs.shape[0])
+            return jax.vmap(lambda m, o, k: agent.act(policy, m, o, k, explore))(memory, obs, keys)
+
+        kinds = {True: partial(act, False), False: partial(act, True)}
+        axes = (0, 0, None, None, None)
+        self.one_seed = {deterministic: jax.jit(f) for deterministic, f in kinds.items()}
+        self.all_seeds = {deterministic: jax.jit(jax.vmap(f, in_axes=axes)) for deterministic, f in kinds.items()}
+        self.has_memory = bool(jax.tree.leaves(agent.memory()))
+        self._keys: dict[int, Any] = {}
+
+    def key(self, seed: int) -> Any:
+        if seed not in self._keys:
+            self._keys[seed] = jax.device_put(streams.root(seed, streams.EVALUATE), _cpu())
+        return self._keys[seed]
+
+
+def _rows(values: Any, space: gym.Space, name: str) -> int | None:
+    """The size of a batch of observations; None for a single observation."""
+    try:
+        found = np.asarray(values, np.float32).shape
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: cannot be read as numbers (reset returns an observation and a dict)") from None
+    shape = space.shape or ()
+    if found == shape:
+        return None
+    if found[1:] != shape or len(found) != len(shape) + 1:
+        raise InputError(f"{name}: has shape {found}, but {shape} or a batch of it is expected")
+    return found[0]
+
+
+def _flat(values: Any) -> np.ndarray:
+    """A batch of observations as [B, O], always a copy."""
+    array = np.array(values, np.float32)
+    return array.reshape(len(array), math.prod(array.shape[1:]))
+
+
+def _cpu() -> Any:
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS names only an accelerator
+        return jax.devices()[0]
+
+
+def _say(text: str) -> None:
+    """Without a display, only warnings of a run are shown."""
+    kind, _, message = text.partition("warning: ")
+    if not kind and message:
+        warnings.warn(message, stacklevel=2)
+
+
+def _described(experiment: Experiment) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """How a configuration describes its environment."""
+    return experiment.env, experiment.env_args, experiment.wrappers
+
+
+def _warn(experiment: Experiment, environments: sources.Environments, step: int) -> None:
+    """Warnings about a run that would not do what its caller probably wants."""
+    e = experiment
+    for text in known_warnings(e, step):
+        warnings.warn(in_python(text.removeprefix("warning: ")), stacklevel=4)
+    if e.eval_every and environments.evaluation is None:
+        warnings.warn(
+            f"learn makes no evaluations: {environments.why_single} (eval_every=0 turns this warning off)",
+            stacklevel=4,
+        )
+
+
+def _require_known(unknown: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in unknown:
+        raise InputError(f"{name}: {_hint(name, known)}")
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """What to write instead of an unknown name."""
+    known_there = translation(name)
+    if known_there:
+        return f"is a name of Stable-Baselines3; {known_there}"
+    if name == "steps":
+        return "no such option; pass the number of steps to learn"
+    close = difflib.get_close_matches(name.replace(".", "__"), known, n=1)
+    if "." in name:
+        close = [name.replace(".", "__")]
+    return "no such option" + (f"; did you mean {close[0]}?" if close else "")
+
+
+# Options
 
 
 def _with_options(base: Experiment, options: dict[str, Any]) -> Experiment:
     """An experiment with some options of its own or of its agent replaced."""
-    fields = {f.name for f in dataclasses.fields(base)} - {"agent", "env", "env_args", "wrappers", "steps"}
+    fields = {f.name for f in dataclasses.fields(base)} - NO_OPTIONS
     inner = {f.name for f in dataclasses.fields(base.agent)}
-    for name in options:
-        if name not in fields | inner:
-            close = difflib.get_close_matches(name, fields | inner, n=1)
-            raise InputError(f"{name}: no such option" + (f"; did you mean {close[0]}?" if close else ""))
+    options = _nested(options)
+    known = fields | inner
+    _require_known({name: None for name in options if name not in known}, sorted({*known, *ARGUMENTS}))
     hints = get_type_hints(type(base)) | get_type_hints(type(base.agent))
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
     options = {k: _typed_option(v, getattr(base.agent, k, None), hints[k], k) for k, v in plain.items()}
     agent = dataclasses.replace(base.agent, **{k: v for k, v in options.items() if k in inner})
     return dataclasses.replace(base, agent=agent, **{k: v for k, v in options.items() if k in fields})
+
+
+def _nested(options: dict[str, Any]) -> dict[str, Any]:
+    """Replaces `generator__width=64` by `generator={"width": 64}`."""
+    plain = {name: value for name, value in options.items() if "__" not in name}
+    for name, value in options.items():
+        outer, separator, rest = name.partition("__")
+        if separator:
+            table = plain.setdefault(outer, {})
+            if not isinstance(table, dict):
+                raise InputError(f"{name}: {outer} is set as a whole already")
+            plain[outer] = table | {rest: value}
+    return plain
 
 
 def _typed_option(value: Any, current: Any, hint: Any, name: str) -> Any:
@@ -277,14 +721,48 @@ def _typed_option(value: Any, current: Any, hint: Any, name: str) -> Any:
 
 
 def _with_suffix(path: str | Path) -> Path:
+    """Stable-Baselines3's callbacks add .zip, which these files are not."""
     path = Path(path)
+    if path.suffix == ".zip":
+        path = path.with_suffix("")
     return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
+def described(kind: type) -> dict[str, str]:
+    """The text below each field of a dataclass."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    found = {}
+    for field, text in itertools.pairwise(getattr(body, "body", [])):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
+    return found
+
+
+# Classes
+
+
 def model_class(algorithm: str) -> type[Model]:
-    """The class of an algorithm: `SAC` for sac, and so on."""
-    doc = f"{summary(algorithm)}\n\nOptions: `lsac train {algorithm} --help`."
-    return type(algorithm.upper(), (Model,), {"algorithm": algorithm, "__doc__": doc, "__module__": "lsac"})
+    """The class of an algorithm: `SAC` for sac, and so on. Its signature and help list every option."""
+    defaults = find_preset(algorithm, "default", "")
+    tables = {"Options of the algorithm": defaults.agent, "Options of the run": defaults}
+    lines, parameters = [summary(algorithm)], dict(inspect.signature(Model.__init__).parameters)
+    parameters.pop("self"), parameters.pop("more"), parameters.pop("options")
+    for title, table in tables.items():
+        lines += ["", f"{title}, with their defaults:", ""]
+        texts, hints = described(type(table)), get_type_hints(type(table))
+        for field in dataclasses.fields(table):
+            if field.name in {*parameters, *NO_OPTIONS}:
+                continue
+            value = getattr(table, field.name)
+            inner = "a dict of options" if dataclasses.is_dataclass(value) else repr(value)
+            lines.append(f"    {field.name} ({inner}): {texts.get(field.name, 'nested options')}")
+            parameters[field.name] = inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=hints[field.name]
+            )
+    members = {"algorithm": algorithm, "__doc__": "\n".join(lines), "__module__": "lsac"}
+    kind = type(algorithm.upper(), (Model,), members)
+    kind.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    return kind
 
 
 CLASSES: dict[str, type[Model]] = {name.upper(): model_class(name) for name in AGENTS}

@@ -389,6 +389,7 @@ TRANSLATIONS: dict[str, str] = {
     "stats_window_size": "nothing to set, training returns are means of 100 episodes",
     "monitor_wrapper": "nothing to set, episodes are always counted",
     "total_timesteps": "here `steps` on the command line, and the argument of learn in Python",
+    "reset_num_timesteps": "a second learn continues the first, and learn(…, reset=True) starts again",
     "log_interval": "here `log_every`, in environment steps",
     "eval_freq": "here `eval_every`",
     "n_eval_episodes": "here `eval_episodes`",
