@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-all check docs learning torture clean
+.PHONY: demo test test-all sb3 check docs learning torture clean
 
 # Trains LSAC on Pendulum-v1, three seeds side by side, and leaves a learning curve.
 demo: $(STAMP)
@@ -20,6 +20,16 @@ test: $(STAMP)
 test-all: $(STAMP)
 	$(UNOPTIMISED) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not learning and not computing'
 	$(BIN)/pytest -n 2 --dist load -m 'computing and not learning'
+
+# Tests with Stable-Baselines3, which is installed in .sb3, beside the packages of .venv.
+sb3: .sb3/.installed
+	$(UNOPTIMISED) .sb3/bin/python -m pytest -rs tests/test_sb3.py
+
+.sb3/.installed: $(STAMP)
+	$(PYTHON) -m venv .sb3
+	.sb3/bin/python -c "import pathlib, site; pathlib.Path(site.getsitepackages()[0], 'lsac.pth').write_text('\n'.join([*map(str, pathlib.Path('.venv').resolve().glob('lib/*/site-packages')), str(pathlib.Path('src').resolve())]))"
+	.sb3/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 'stable-baselines3>=2.7,<3'
+	touch $@
 
 # Minutes per algorithm: every agent must really learn.
 learning: $(STAMP)
@@ -50,4 +60,4 @@ docs: .venv/.docs
 	touch $@
 
 clean:
-	rm -rf .venv runs site build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .sb3 runs site build dist .mypy_cache .ruff_cache .pytest_cache
