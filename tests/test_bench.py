@@ -45,6 +45,7 @@ def test_the_command_prints_time_ratio_and_size():
     assert float(ratio) == pytest.approx(float(update) / float(products), rel=0.1)  # but for what is cut off in print
 
 
+@pytest.mark.slow
 def test_all_algorithms_stand_in_one_table_beside_the_paper(monkeypatch):
     monkeypatch.setattr(bench, "AGENTS", {"sac": sac, "trpo": trpo})
     small = ("--preset", "quickstart", "--rounds", 1, "--updates", 1)

@@ -170,7 +170,8 @@ executed: dict[tuple[str, Path], dict] = {}
 
 
 def python(code: str) -> dict:
-    """Runs Python of a page, shortened like a command: the number of steps, and nothing else. Returns its names."""
+    """Runs Python of a page, shortened like a command: fewer steps, fewer of them random. Returns its names."""
+    code = code.replace('preset="quickstart"', 'preset="quickstart", learning_starts=16')
     for steps in re.findall(r"learn\(([\d_]+)", code):
         fewer = shorter(["train", "--steps", str(int(steps))])
         code = code.replace(f"learn({steps}", f"learn({fewer[fewer.index('--steps') + 1]}")
@@ -293,7 +294,10 @@ def test_the_examples_of_train(algorithm, folders, monkeypatch):
     assert any(re.fullmatch(rf"Pendulum-v1-{algorithm}-seed0-\d{{8}}-\d{{6}}", name) for name in names)
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "train"])
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "bench" else name for name in COMMANDS if name != "train"],
+)
 def test_the_examples_of_the_other_commands(command, folders, monkeypatch):
     monkeypatch.chdir(folders["sac"])
     for words in examples("train", "sac"):  # unless the test above has done so

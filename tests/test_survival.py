@@ -90,6 +90,7 @@ def test_a_stopped_run_becomes_the_run_that_was_left_alone(options, tmp_path, mo
     assert not (folder / "checkpoints" / "stopped.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_stop_waits_neither_for_a_refresh_nor_for_an_evaluation(tmp_path, monkeypatch):
     """It saves what was before, and the resumed run does both: the files are those of a run that was left alone."""
     assert lsac(*LSAC, "--out", tmp_path / "alone").code == 0
