@@ -207,7 +207,10 @@ def test_the_commands_of_the_readme(at_desk):
     }
 
 
-@pytest.mark.parametrize("page", [name for name in GUIDES if name != "agent"])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "gpu" else name for name in GUIDES if name != "agent"],
+)
 def test_the_code_of_the_guides(page, at_desk):
     """From top to bottom, as a reader would."""
     for block in blocks(GUIDES[page], "sh", "python"):

@@ -481,7 +481,7 @@ def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, m
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (SAC, TINY | {"eval_every": 32, "eval_episodes": 1}),
+        pytest.param(SAC, TINY | {"eval_every": 32, "eval_episodes": 1}, marks=pytest.mark.slow),
         pytest.param(
             PPO,
             {"hidden": (8,), "chunk": 32, "epochs": 1, "minibatches": 1, "num_envs": 2, "eval_every": 0, "workers": 1},

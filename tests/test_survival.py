@@ -59,7 +59,11 @@ def test_an_on_policy_run_is_the_same_in_another_process(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--replay-capacity", "320", "--checkpoint-every", "480"), id="a replay shorter than a segment"),
+        pytest.param(
+            ("--replay-capacity", "320", "--checkpoint-every", "480"),
+            id="a replay shorter than a segment",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ("--replay-capacity", "320", "--checkpoint-every", "0", "--num-envs", "2", "--utd", "0.5"),
             id="never saved by itself",
