@@ -17,9 +17,10 @@ from commands import TINY, lsac
 from lsac import options
 from lsac.agents import AGENTS
 from lsac.errors import InputError
-from lsac.options import TRANSLATIONS, counted, in_python, translation, typed
+from lsac.options import typed
 from lsac.presets import presets
 from lsac.runs.experiment import Experiment, check, from_json, to_json
+from lsac.runs.wording import TRANSLATIONS, counted, in_python, translation
 
 # numbers
 

@@ -5,20 +5,14 @@ model = SAC("Pendulum-v1", seed=0).learn(20_000, progress_bar=True)
 action, _ = model.predict(obs, deterministic=True)
 """
 
-import ast
 import contextlib
 import dataclasses
-import difflib
 import inspect
-import itertools
-import math
 import re
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, get_type_hints
+from typing import Any, NamedTuple, Self
 
 import gymnasium as gym
 import jax
@@ -30,13 +24,16 @@ from lsac.agents import AGENTS, summary
 from lsac.collect import snapshot
 from lsac.envs import sources
 from lsac.errors import CheckpointError, InputError
-from lsac.options import counted, in_python, shown, translation, typed
+from lsac.options import shown, typed
 from lsac.presets import preset as find_preset
 from lsac.runs.checkpoint import Checkpoint
 from lsac.runs.experiment import Experiment, check, longer, make_agent
 from lsac.runs.experiment import warnings as known_warnings
 from lsac.runs.folder import RunFolder
+from lsac.runs.keywords import Listed, require_known, with_options
+from lsac.runs.wording import counted, in_python
 from lsac.train import trained as files
+from lsac.train.acting import ALL, Predictor, Recurrence
 from lsac.train.callbacks import Callback, Callbacks
 from lsac.train.display import Display
 from lsac.train.logger import Progress
@@ -44,15 +41,11 @@ from lsac.train.loop import Loop
 from lsac.train.run import Observer, Start, new_folder, require_memory, run
 from lsac.train.stopping import Interrupts
 from lsac.train.trained import Trained
-from lsac.types import Agent, Array, EnvSpec
+from lsac.types import EnvSpec
 
 Env = str | gym.Env | Callable[[], gym.Env]
 """The id of an environment, an environment, or a function that creates one."""
 Wrapper = str | Callable[[gym.Env], gym.Env]
-NO_OPTIONS = {"agent", "env", "steps", "env_args", "wrappers", "steps_before"}
-"""Fields of an `Experiment` that are set in another way."""
-ARGUMENTS = ("preset", "eval_env", "env_kwargs", "wrappers")
-"""Arguments of a model that are no options of a run."""
 POLICIES = ("MlpPolicy", "MultiInputPolicy", "CnnPolicy")
 """Names that Stable-Baselines3 takes as its first argument."""
 
@@ -123,7 +116,7 @@ class Model:
         given = Given(env, eval_env, env_kwargs, wrappers)
         environments = given.environments()
         defaults = find_preset(self.algorithm, preset, environments.name)
-        experiment = _with_options(defaults, options)
+        experiment = with_options(defaults, options)
         experiment = dataclasses.replace(experiment, env_args=environments.args, wrappers=environments.wrappers)
         check(experiment)
         self._set_up(experiment, given, environments, Trained())
@@ -143,9 +136,7 @@ class Model:
         self._loop: Loop | None = None
         self._folder: Path | None = None
         self._trained = trained
-        self._calls = 0
-        self._policies = _Cache(None, 0, {})
-        self._actors = _Actors(self._agent)
+        self._predictor = Predictor(self._agent, environments.space, e.seed, e.seeds)
 
     # Training
 
@@ -176,7 +167,7 @@ class Model:
         Stable-Baselines3; or a list of these. The first Ctrl-C ends the training after the current chunk and then
         raises KeyboardInterrupt: the model keeps what it has learned, and the run in `out` is saved.
         """
-        _require_known(unknown, ("total_timesteps", "callback", "progress_bar", "out", "reset"))
+        require_known(unknown, ("total_timesteps", "callback", "progress_bar", "out", "reset"))
         steps = typed(total_timesteps, int, "total_timesteps")
         if steps < 1:
             raise InputError(f"total_timesteps: {steps} must be at least 1")
@@ -350,17 +341,17 @@ class Model:
         the observations that start an episode. Policies without a memory return None.
         """
         index = self._seed_index(self.best_seed if seed is None else seed)
-        single, batch = self._batch(obs)
-        self._calls += 1
-        key, memory = self._actors.key(self.experiment.seed + max(index, 0)), ()
-        if self._actors.has_memory:
-            memory = self._memory(len(batch), state, episode_start, self.experiment.seeds if index == ALL else None)
-        act = (self._actors.all_seeds if index == ALL else self._actors.one_seed)[deterministic]
-        action, memory = act(self._policy(index), memory, batch, key, np.int32(self._calls))
-        scaled = self._spaces.scaled(np.asarray(action))
-        if single:
-            scaled = scaled[:, 0] if index == ALL else scaled[0]
-        return scaled, memory if self._actors.has_memory else None
+        owner, version = (self._trained, 0) if self._loop is None else (self._loop, self._loop.learner.added)
+        policy = self._predictor.policy(index, owner, version, self._read_policies)
+        return self._predictor.act(policy, obs, Recurrence(state, episode_start), deterministic, index)
+
+    def _read_policies(self) -> Any:
+        """The policies [S, …] of all seeds."""
+        now = self._now()
+        if now.policies is None:
+            return self._agent.policy(now.state)
+        _, restore = snapshot.unflatten(self._agent)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *map(restore, now.policies))
 
     def _seed_index(self, seed: int | str) -> int:
         seeds = self.experiment.seed_list
@@ -369,52 +360,6 @@ class Model:
         if isinstance(seed, str) or seed not in seeds:
             raise InputError(f'seed: {shown(seed)} must be one of {", ".join(map(str, seeds))}, or "all"')
         return seeds.index(seed)
-
-    def _policy(self, index: int) -> Any:
-        """A policy on the processor, where one observation takes the least time; kept until the parameters change."""
-        owner, version = (self._trained, 0) if self._loop is None else (self._loop, self._loop.learner.added)
-        if self._policies.owner is not owner or self._policies.version != version:
-            self._policies = _Cache(owner, version, {})
-        cached = self._policies.policies
-        if index not in cached:
-            trained = self._now() if self._trained.policies is None else self._trained
-            if trained.policies is not None:
-                _, restore = snapshot.unflatten(self._agent)
-                policy = jax.tree.map(lambda *leaves: np.stack(leaves), *map(restore, trained.policies))
-            else:
-                policy = self._agent.policy(trained.state)
-            chosen = policy if index == ALL else jax.tree.map(lambda leaf: leaf[index], policy)
-            cached[index] = jax.device_put(jax.tree.map(np.array, chosen), _cpu())
-        return cached[index]
-
-    def _memory(self, count: int, state: Any, episode_start: Any, seeds: int | None) -> Any:
-        """The memories [B, …], or [S, B, …], of a batch: `state`, or initial memories where an episode starts."""
-        axes = (count,) if seeds is None else (seeds, count)
-        fresh = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (*axes, *jnp.shape(x))), self._agent.memory())
-        if state is None or episode_start is None:
-            return fresh if state is None else state
-        starts = np.broadcast_to(np.asarray(episode_start, bool), axes)
-
-        def choose(new: Any, old: Any) -> Any:
-            return jnp.where(starts.reshape(starts.shape + (1,) * (new.ndim - starts.ndim)), new, old)
-
-        return jax.tree.map(choose, fresh, state)
-
-    def _batch(self, obs: Any) -> tuple[bool, np.ndarray]:
-        """Whether `obs` is a single observation, and the observations as [B, O]."""
-        space = self._spaces.observation
-        if not isinstance(space, gym.spaces.Dict):
-            rows = _rows(obs, space, "obs")
-            return (True, self._spaces.flat(obs)[None]) if rows is None else (False, _flat(obs))
-        if not isinstance(obs, Mapping) or not space.spaces.keys() <= obs.keys():
-            raise InputError(f"obs: must be a dict with {', '.join(map(repr, space.spaces))}, not {shown(obs)}")
-        found = {_rows(obs[name], part, f"obs[{name!r}]") for name, part in space.spaces.items()}
-        if len(found) > 1:
-            raise InputError("obs: its entries are batches of different sizes")
-        rows = found.pop()
-        if rows is None:
-            return True, self._spaces.flat(obs)[None]
-        return False, np.concatenate([_flat(obs[name]) for name in space.spaces], axis=1)
 
     # Saving and loading
 
@@ -447,7 +392,7 @@ class Model:
         an object, pass it again as `env`. The replay buffer is loaded only from files that were saved with it; to
         continue a run with its replay buffer use `resume`.
         """
-        _require_known(unknown, ("path", "env", "policy", "seed", "eval_env"))
+        require_known(unknown, ("path", "env", "policy", "seed", "eval_env"))
         if policy not in ("last", "best"):
             raise InputError(f'policy: {shown(policy)} must be "last" or "best"')
         path = Path(path)
@@ -473,7 +418,8 @@ class Model:
             if seed not in experiment.seed_list:
                 raise InputError(f"seed: {shown(seed)} must be one of {', '.join(map(str, experiment.seed_list))}")
             trained = trained.of_seed(experiment.seed_list.index(seed))
-            model.experiment = dataclasses.replace(model.experiment, seed=int(seed), seeds=1)
+            e = dataclasses.replace(model.experiment, seed=int(seed), seeds=1)
+            model._set_up(e, model._given, model._given.environments(), Trained())
         same = _described(model.experiment) == _described(experiment)
         model._trained = trained if same else trained.elsewhere(model.experiment.env)
         return model
@@ -569,10 +515,6 @@ class Model:
         return self._trained
 
 
-ALL = -1
-"""Stands for the index of a seed where all seeds are meant."""
-
-
 class _Task(NamedTuple):
     """Where a run is stored and what it starts from."""
 
@@ -583,62 +525,6 @@ class _Task(NamedTuple):
     def release(self) -> None:
         if self.folder is not None:
             self.folder.release()
-
-
-class _Cache(NamedTuple):
-    """Policies by the index of their seed, and whose they are."""
-
-    owner: Any
-    version: int
-    policies: dict[int, Any]
-
-
-class _Actors:
-    """Compiled functions (policy, memory, obs [B, …], key, count) → actions and memory, by whether to explore."""
-
-    def __init__(self, agent: Agent):
-        def act(explore: bool, policy: Any, memory: Any, obs: Array, key: Array, count: Array) -> Any:
-            keys = jax.random.split(jax.random.fold_in(key, count), obs.shape[0])
-            return jax.vmap(lambda m, o, k: agent.act(policy, m, o, k, explore))(memory, obs, keys)
-
-        kinds = {True: partial(act, False), False: partial(act, True)}
-        axes = (0, 0, None, None, None)
-        self.one_seed = {deterministic: jax.jit(f) for deterministic, f in kinds.items()}
-        self.all_seeds = {deterministic: jax.jit(jax.vmap(f, in_axes=axes)) for deterministic, f in kinds.items()}
-        self.has_memory = bool(jax.tree.leaves(agent.memory()))
-        self._keys: dict[int, Any] = {}
-
-    def key(self, seed: int) -> Any:
-        if seed not in self._keys:
-            self._keys[seed] = jax.device_put(streams.root(seed, streams.EVALUATE), _cpu())
-        return self._keys[seed]
-
-
-def _rows(values: Any, space: gym.Space, name: str) -> int | None:
-    """The size of a batch of observations; None for a single observation."""
-    try:
-        found = np.asarray(values, np.float32).shape
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: cannot be read as numbers (reset returns an observation and a dict)") from None
-    shape = space.shape or ()
-    if found == shape:
-        return None
-    if found[1:] != shape or len(found) != len(shape) + 1:
-        raise InputError(f"{name}: has shape {found}, but {shape} or a batch of it is expected")
-    return found[0]
-
-
-def _flat(values: Any) -> np.ndarray:
-    """A batch of observations as [B, O], always a copy."""
-    array = np.array(values, np.float32)
-    return array.reshape(len(array), math.prod(array.shape[1:]))
-
-
-def _cpu() -> Any:
-    try:
-        return jax.devices("cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS names only an accelerator
-        return jax.devices()[0]
 
 
 def _say(text: str) -> None:
@@ -665,61 +551,6 @@ def _warn(experiment: Experiment, environments: sources.Environments, step: int)
         )
 
 
-def _require_known(unknown: Mapping[str, Any], known: Sequence[str]) -> None:
-    for name in unknown:
-        raise InputError(f"{name}: {_hint(name, known)}")
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    """What to write instead of an unknown name."""
-    known_there = translation(name)
-    if known_there:
-        return f"is a name of Stable-Baselines3; {known_there}"
-    if name == "steps":
-        return "no such option; pass the number of steps to learn"
-    close = difflib.get_close_matches(name.replace(".", "__"), known, n=1)
-    if "." in name:
-        close = [name.replace(".", "__")]
-    return "no such option" + (f"; did you mean {close[0]}?" if close else "")
-
-
-# Options
-
-
-def _with_options(base: Experiment, options: dict[str, Any]) -> Experiment:
-    """An experiment with some options of its own or of its agent replaced."""
-    fields = {f.name for f in dataclasses.fields(base)} - NO_OPTIONS
-    inner = {f.name for f in dataclasses.fields(base.agent)}
-    options = _nested(options)
-    known = fields | inner
-    _require_known({name: None for name in options if name not in known}, sorted({*known, *ARGUMENTS}))
-    hints = get_type_hints(type(base)) | get_type_hints(type(base.agent))
-    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-    options = {k: _typed_option(v, getattr(base.agent, k, None), hints[k], k) for k, v in plain.items()}
-    agent = dataclasses.replace(base.agent, **{k: v for k, v in options.items() if k in inner})
-    return dataclasses.replace(base, agent=agent, **{k: v for k, v in options.items() if k in fields})
-
-
-def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """Replaces `generator__width=64` by `generator={"width": 64}`."""
-    plain = {name: value for name, value in options.items() if "__" not in name}
-    for name, value in options.items():
-        outer, separator, rest = name.partition("__")
-        if separator:
-            table = plain.setdefault(outer, {})
-            if not isinstance(table, dict):
-                raise InputError(f"{name}: {outer} is set as a whole already")
-            plain[outer] = table | {rest: value}
-    return plain
-
-
-def _typed_option(value: Any, current: Any, hint: Any, name: str) -> Any:
-    """A value of the option's type; a dict changes some fields of an option that is a dataclass."""
-    if isinstance(value, dict) and dataclasses.is_dataclass(current):
-        value = vars(current) | value
-    return typed(value, hint, name)
-
-
 def _with_suffix(path: str | Path) -> Path:
     """Stable-Baselines3's callbacks add .zip, which these files are not."""
     path = Path(path)
@@ -728,40 +559,18 @@ def _with_suffix(path: str | Path) -> Path:
     return path if path.suffix == ".safetensors" else path.with_name(path.name + ".safetensors")
 
 
-def described(kind: type) -> dict[str, str]:
-    """The text below each field of a dataclass."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    found = {}
-    for field, text in itertools.pairwise(getattr(body, "body", [])):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[ast.unparse(field.target)] = " ".join(str(text.value.value).split())
-    return found
-
-
 # Classes
 
 
 def model_class(algorithm: str) -> type[Model]:
     """The class of an algorithm: `SAC` for sac, and so on. Its signature and help list every option."""
-    defaults = find_preset(algorithm, "default", "")
-    tables = {"Options of the algorithm": defaults.agent, "Options of the run": defaults}
-    lines, parameters = [summary(algorithm)], dict(inspect.signature(Model.__init__).parameters)
-    parameters.pop("self"), parameters.pop("more"), parameters.pop("options")
-    for title, table in tables.items():
-        lines += ["", f"{title}, with their defaults:", ""]
-        texts, hints = described(type(table)), get_type_hints(type(table))
-        for field in dataclasses.fields(table):
-            if field.name in {*parameters, *NO_OPTIONS}:
-                continue
-            value = getattr(table, field.name)
-            inner = "a dict of options" if dataclasses.is_dataclass(value) else repr(value)
-            lines.append(f"    {field.name} ({inner}): {texts.get(field.name, 'nested options')}")
-            parameters[field.name] = inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=hints[field.name]
-            )
-    members = {"algorithm": algorithm, "__doc__": "\n".join(lines), "__module__": "lsac"}
-    kind = type(algorithm.upper(), (Model,), members)
-    kind.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    own = [
+        p for p in inspect.signature(Model.__init__).parameters.values() if p.name not in ("self", "more", "options")
+    ]
+    listed = Listed(find_preset(algorithm, "default", ""), [parameter.name for parameter in own])
+    text = "\n".join([summary(algorithm), *listed.lines])
+    kind = type(algorithm.upper(), (Model,), {"algorithm": algorithm, "__doc__": text, "__module__": "lsac"})
+    kind.__signature__ = inspect.Signature([*own, *listed.parameters])  # type: ignore[attr-defined]
     return kind
 
 

@@ -7,7 +7,8 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from lsac.errors import InputError
-from lsac.options import flag, translation, typed
+from lsac.options import flag, typed
+from lsac.runs.wording import translation
 
 registry = ConstructorRegistry()
 

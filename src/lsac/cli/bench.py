@@ -17,10 +17,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from lsac.agents import AGENTS
 from lsac.envs.sources import given
 from lsac.nn import langevin
-from lsac.options import counted
 from lsac.presets import preset as find_preset
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, make_agent
+from lsac.runs.wording import counted
 from lsac.train import device_memory
 from lsac.train.run import cache_compilations
 from lsac.types import Agent, Array, EnvSpec

@@ -10,7 +10,7 @@ import tyro
 
 from lsac.cli.arguments import import_modules, parse, peek, translate
 from lsac.errors import CheckpointError, InputError, Stopped
-from lsac.options import counted
+from lsac.runs.wording import counted
 
 if TYPE_CHECKING:
     from lsac.envs.sources import Environments

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lsac.options import counted
+from lsac.runs.wording import counted
 from lsac.train.logger import EPISODE_WINDOW, Progress
 from lsac.train.refresh import Fitting
 

@@ -9,11 +9,12 @@ import numpy as np
 from lsac.collect import snapshot
 from lsac.envs.sources import of_experiment
 from lsac.errors import CheckpointError
-from lsac.options import counted, printable
+from lsac.options import printable
 from lsac.runs.checkpoint import Checkpoint
 from lsac.runs.datafile import unnamed
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import RunFolder
+from lsac.runs.wording import counted
 from lsac.train.resume import Saved
 from lsac.train.run import cache_compilations, choose_workers, evaluation_pool
 from lsac.types import Agent, EnvSpec

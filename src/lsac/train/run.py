@@ -15,11 +15,12 @@ from lsac.collect.pool import Pool, evaluation_groups, training_groups
 from lsac.envs import rates
 from lsac.envs.sources import Environments, Source, of_experiment
 from lsac.errors import Stopped
-from lsac.options import OwnBuffer, counted, flag, marked
+from lsac.options import OwnBuffer, flag, marked
 from lsac.replay import ring as rb
 from lsac.runs.checkpoint import Checkpoint
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import Resumed, RunFolder
+from lsac.runs.wording import counted
 from lsac.train import device_memory, fidelity
 from lsac.train.evaluation import Evaluations
 from lsac.train.learner import Learner, Sizes
