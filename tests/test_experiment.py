@@ -431,7 +431,7 @@ def test_paper_presets_take_beta2_from_the_papers_table(algorithm):
 
 
 def test_an_unknown_preset_is_answered_with_the_known_ones():
-    with pytest.raises(InputError, match=r"^--preset fast: sac has default, official, paper, quickstart$"):
+    with pytest.raises(InputError, match=r"^--preset fast: sac has default, official, tuned, paper, quickstart$"):
         preset("sac", "fast", "Pendulum-v1")
 
 

@@ -15,6 +15,11 @@ def official(env: str) -> Experiment:
 default = official
 
 
+def tuned(env: str) -> Experiment:
+    """The settings of CrossQ's REDQ runs, the public curves on the -v4 tasks: all step sizes 1e-3, H̄ = −dim(A)."""
+    return Experiment(Config(actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3), env)
+
+
 def paper(env: str) -> Experiment:
     """The settings of the LSAC paper for all methods: three layers of 256, initial α = 0.2."""
     return Experiment(Config(hidden=(256, 256, 256), alpha_init=0.2), env, learning_starts=10_000)

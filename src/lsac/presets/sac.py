@@ -12,6 +12,11 @@ def default(env: str) -> Experiment:
 official = default
 
 
+def tuned(env: str) -> Experiment:
+    """The settings of CrossQ's SAC runs, which are the public curves on the -v4 tasks: all step sizes 1e-3."""
+    return Experiment(Config(actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3), env)
+
+
 def paper(env: str) -> Experiment:
     """The settings of the LSAC paper for all methods: three layers of 256, α fixed at 0.2, β₂ = 0.99."""
     agent = Config(hidden=(256, 256, 256), alpha_init=0.2, alpha_lr=0.0, adam_beta2=0.99)
