@@ -264,6 +264,17 @@ def test_refreshes_left_are_those_of_the_rest_of_the_run(step, end, starts, coun
     assert refresher.left(step, end, starts) == count
 
 
+@pytest.mark.parametrize("chunk", [16, 32])
+def test_the_first_refresh_can_be_at_the_step_at_which_learning_starts(chunk):
+    refresher = Refresher(make(Config(), None), None, [0], None)
+    refresher.every = 10_000
+    first = -(-10_000 // chunk) * chunk
+    assert [refresher.last(step, chunk, 10_000) for step in (first - chunk, first, 19_999)] == [0, first, first]
+    assert refresher.last(9_999, chunk, 0) == 0
+    assert refresher.last(first, chunk, 10_001 + chunk) == 0
+    assert refresher.left(0, 100_000, 10_000) == 9
+
+
 # planned updates
 
 

@@ -65,11 +65,11 @@ class Refresher:
     def last(self, step: int, chunk: int, learning_starts: int) -> int:
         """The step of the last refresh that is due at `step` or earlier; 0 if there is none."""
         last = -(-(step // self.every * self.every) // chunk) * chunk if self.every else 0
-        return last if last > learning_starts else 0
+        return last if last >= max(learning_starts, 1) else 0
 
     def left(self, step: int, end: int, learning_starts: int) -> int:
         """The number of refreshes after `step`, of a run that ends at `end`."""
-        done = max(step, learning_starts)
+        done = max(step, learning_starts - 1)
         return max(0, (end - 1) // self.every - done // self.every) if self.every else 0
 
     def compile(self, kept: Any, replay: rb.Replay) -> None:
