@@ -247,6 +247,7 @@ def test_asgld_without_drift_is_sgld():
     [  # g = (3, −4), |g| = 5; ζ = ±0.1/√0.001 = ±3.1622777 at the first step whatever the size of g
         ("none", (6.1622777, -7.1622777)),
         ("grad_norm", (3.5822777, -3.7222777)),  # 0.14 g = (0.42, −0.56), then ζ
+        ("plain_norm", (3.5822777, -3.7222777)),  # the same, because ζ does not depend on the size of g
         ("sum_elementwise", (0.7, -0.7)),
         ("sum_norm", (0.4565434, -0.5306302)),  # 0.7 / 9.4483812 of the first row
     ],
@@ -258,6 +259,19 @@ def test_clip(clip, direction):
     np.testing.assert_allclose([moved["a"][0], moved["b"][0]], np.negative(direction), rtol=1e-6)
     scale = 0.14 if clip == "grad_norm" else 1.0
     np.testing.assert_allclose(state.memory[0]["a"], [0.3 * scale], rtol=1e-6)
+
+
+def test_a_clip_before_the_moments_slows_weights_below_the_floor_and_one_after_them_does_not():
+    # g = (300, 0.003): clipped to 0.7 the second entry is 7e-6, far below √ε = 1e-3; unclipped it is not
+    def ratio(clip):
+        sampler = langevin.asgld(1.0, jnp.inf, eps=1e-6, clip=clip)
+        ((moved, _),) = run(sampler, jnp.zeros(2), [jnp.array([300.0, 0.003])])
+        return float(moved[1]) / float(moved[0])
+
+    plain = 0.7 * 1e-5  # of the term g itself
+    by_hand = [(plain + 0.1 * g2 / np.sqrt(1e-3 * g2**2 + 1e-6)) / (0.7 + 3.1622777) for g2 in (7e-6, 0.003)]
+    np.testing.assert_allclose([ratio("grad_norm"), ratio("plain_norm")], by_hand, rtol=1e-3)
+    assert by_hand[1] > 50 * by_hand[0]
 
 
 def test_clip_leaves_small_and_zero_gradients_alone():
