@@ -3,6 +3,9 @@
 A critic is Q(s, a) = w_s s + w_a a + b, an actor has mean = m_s s + m_0 and a constant log std.
 """
 
+import dataclasses
+
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +16,7 @@ from replays import random_replay, spec_of
 from scipy import stats
 
 from lsac.agents import sac
+from lsac.envs.gymnasium import Spaces
 from lsac.types import Transition
 
 SPEC = spec_of(1, 1)
@@ -194,3 +198,14 @@ def test_target_entropy_can_be_chosen():
     before = state_of(actor_of(0.0, 0.0, -5.0), critics_of((0, 0, 2), (0, 0, 2)))
     after, _ = jax.jit(agent.update)(before, random_replay(reward=2.0, discount=0.0), KEY)
     assert after.log_alpha < before.log_alpha
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, -2.0), (-3.5, -3.5)])
+def test_a_target_entropy_for_the_range_of_the_environment_is_converted(given, expected):
+    """Actions uniform over a box have the entropy of its log volume: log 4 in [−1, 1]², log 3.2 in ±0.4 by ±2."""
+    env = gym.make("Pendulum-v1")
+    env.action_space = gym.spaces.Box(np.float32([-0.4, 1.0, 3.0]), np.float32([0.4, 5.0, 3.0]))
+    spec = dataclasses.replace(Spaces(env).spec(0.9), action_dim=2)  # the third cannot vary, so it has no entropy
+    assert sac.entropy_target(given, spec) == expected
+    converted = sac.entropy_target(given, spec, "env")
+    assert converted - expected == pytest.approx(np.log(4.0) - np.log(0.8 * 4.0), abs=1e-6)

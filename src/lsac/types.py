@@ -28,6 +28,8 @@ class EnvSpec:
     action_dim: int
     gamma: float
     """discount per environment step"""
+    log_action_scale: float = 0.0
+    """sum over dimensions of log(half the width of the environment's action range)"""
 
     @property
     def obs_dim(self) -> int:

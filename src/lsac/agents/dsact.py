@@ -10,7 +10,7 @@ The loss of the authors' code differs from the paper's; both are implemented. De
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from lsac.nn.networks import (
     select,
 )
 from lsac.nn.optimisers import adam, descend
-from lsac.options import BatchSize, Count, Layers, NotNegative, Positive, PositiveShare
+from lsac.options import AddedLater, BatchSize, Count, Layers, NotNegative, Positive, PositiveShare
 from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition, Values, memoryless
 
@@ -61,6 +61,8 @@ class Config:
     """initial entropy weight α"""
     target_entropy: float | None = None
     """entropy that α is tuned to reach; None means −dim(A)"""
+    entropy_range: Annotated[sac.EntropyRange, AddedLater(before="unit")] = "unit"
+    """range of the actions that target_entropy is meant for: unit is [−1, 1], env is the environment's own"""
     bound_factor: Positive = 3.0
     """the sampled return target is clipped to Q ± this many times the mean σ"""
     std_eps: NotNegative = 0.1
@@ -173,7 +175,7 @@ def first_state(config: Config, spec: EnvSpec, optimisers: sac.Optimisers, key: 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
     optimisers = sac.Optimisers(*(adam(lr) for lr in (config.actor_lr, config.critic_lr, config.alpha_lr)))
-    target_entropy = sac.entropy_target(config.target_entropy, spec)
+    target_entropy = sac.entropy_target(config.target_entropy, spec, config.entropy_range)
 
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         batch_key, target_key, action_key = jax.random.split(key, 3)

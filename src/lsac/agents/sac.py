@@ -8,7 +8,7 @@ Deviations, with reasons: docs/agents/sac.md.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,9 @@ class State(NamedTuple):
     alpha_opt: optax.OptState
 
 
+EntropyRange = Literal["unit", "env"]
+"""The range of actions that a target entropy is meant for: [−1, 1] or the environment's own."""
+
 SacLike = TypeVar("SacLike", bound=Any)
 """A state with at least SAC's actor, critics, log α and their optimiser states."""
 
@@ -120,9 +123,11 @@ class Optimisers(NamedTuple):
     alpha: optax.GradientTransformation
 
 
-def entropy_target(target_entropy: float | None, spec: EnvSpec) -> float:
-    """The target entropy H̄; by default −dim(A)."""
-    return -float(spec.action_dim) if target_entropy is None else target_entropy
+def entropy_target(target_entropy: float | None, spec: EnvSpec, meant_for: EntropyRange = "unit") -> float:
+    """The target entropy H̄ of actions in [−1, 1]; by default −dim(A). One that is meant for the environment's own
+    range is converted: actions h times as large have an entropy that is larger by log h per dimension."""
+    target = -float(spec.action_dim) if target_entropy is None else target_entropy
+    return target - spec.log_action_scale if meant_for == "env" else target
 
 
 def first_state(actor: GaussianActor, critics: Critic, alpha: float, optimisers: Optimisers) -> State:

@@ -50,7 +50,9 @@ class Spaces:
         self._half_range = (action.high - action.low) / 2
 
     def spec(self, gamma: float) -> EnvSpec:
-        return EnvSpec(obs_shape=self.obs_shape, action_dim=self.action_dim, gamma=gamma)
+        varying = self._half_range[self._half_range > 0].astype(np.float64)
+        scale = float(np.sum(np.log(varying)))
+        return EnvSpec(obs_shape=self.obs_shape, action_dim=self.action_dim, gamma=gamma, log_action_scale=scale)
 
     def scaled(self, action: np.ndarray) -> np.ndarray:
         """Maps actions [..., A] from [−1, 1] to the environment's action space."""

@@ -12,7 +12,8 @@ def default(env: str) -> Experiment:
 
 def paper(env: str) -> Experiment:
     """The paper's budget: a new generator trained for 1e5 steps at every refresh, 128 Heun steps, 1e4 random steps."""
-    return Experiment(Config(generator=synthesis.PAPER), env, learning_starts=10_000)
+    agent = Config(actor_clip=0.7, entropy_range="env", generator=synthesis.PAPER)
+    return Experiment(agent, env, learning_starts=10_000)
 
 
 def released(env: str) -> Experiment:
@@ -28,10 +29,12 @@ def released(env: str) -> Experiment:
     agent = Config(
         critic_lr_end=5e-4,
         inverse_temperature=1e16,
+        moment_eps=1e-16,  # √(v + 1e-16) for √v + 1e-8
         synthetic=False,
         actor_chain="overflow",
         actor_lr=1e-4,
         alpha_init=2.718281828,
+        entropy_range="env",
         released=accidents,
     )
     return Experiment(agent, env, num_envs=20, utd=0.05, chunk=40, learning_starts=1_000)

@@ -184,8 +184,8 @@ def first_state(config: Config, spec: EnvSpec, optimisers: Optimisers, key: Key)
 
 
 def make(config: Config, spec: EnvSpec) -> Agent:
-    optimisers = Optimisers(adam(config.actor_lr), adam(config.alpha_lr))
-    target_entropy = entropy_target(config.target_entropy, spec)
+    optimisers = Optimisers(adam(config.actor_lr, config.actor_clip), adam(config.alpha_lr))
+    target_entropy = entropy_target(config.target_entropy, spec, config.entropy_range)
 
     def update(state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
         batch_key, critic_key, chain_key, action_key, swap_key = jax.random.split(key, 5)

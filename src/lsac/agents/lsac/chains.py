@@ -33,10 +33,17 @@ class Chains(NamedTuple):
 def sampler_of(config: Config) -> tuple[langevin.Sampler, Array]:
     """The sampler that updates the critics, and the inverse temperature [C] of every chain."""
     schedule = langevin.annealed(config.critic_lr, config.critic_lr_end, config.anneal_from, config.anneal_to)
-    options = {"drift": config.bias_factor, "clip": config.clip, "clip_at": config.clip_at}
-    sampler = langevin.SAMPLERS[config.sampler](
-        schedule, config.inverse_temperature, **(options if config.sampler == "asgld" else {})
-    )
+    options: dict[str, Any] = {}
+    if config.sampler == "asgld":
+        options = {
+            "drift": config.bias_factor,
+            "eps": config.moment_eps,
+            "clip": config.clip,
+            "clip_at": config.clip_at,
+        }
+    elif config.sampler == "adam" and config.clip == "grad_norm":
+        options = {"max_norm": config.clip_at}  # so that the two differ by nothing but the update rule
+    sampler = langevin.SAMPLERS[config.sampler](schedule, config.inverse_temperature, **options)
     if config.exchange_every:
         return sampler, langevin.ladder(config.chains, config.inverse_temperature, config.ladder_ratio)
     return sampler, jnp.full((config.chains,), config.inverse_temperature)
@@ -159,17 +166,27 @@ def move(
 def exchange(
     config: Config, chains: Chains, actor: GaussianActor, batch: Transition, alpha: Array, update: Array, key: Key
 ) -> Chains:
-    """Replica exchange: proposes to swap neighbouring chains of the temperature ladder by their losses on one batch."""
+    """Replica exchange: proposes to swap neighbouring chains of the temperature ladder.
+
+    All chains are judged by one loss on one batch, whose targets are the means over chains: by its own targets, a chain
+    whose values are wrong throughout could have the lowest loss. With differences of the loss that are large compared
+    with 1/β, as at the default β, the colder chain always gets the lower loss, so exchanges sort the chains.
+    """
     _, betas = sampler_of(config)
     target_key, swap_key = jax.random.split(key)
     common = jax.tree.map(lambda x: x[0], batch)
+    of_each = jax.vmap(return_targets, in_axes=(0, None, None, None, None))
+    y_q, y_z = (jnp.mean(y, axis=0) for y in of_each(chains.targets, actor, alpha, common, target_key))
+    scale = jnp.mean(chains.var_mean) + config.std_eps
 
-    def energy(critics: Any, targets: Any) -> Array:
-        y_q, _ = return_targets(targets, actor, alpha, common, target_key)
-        mean, _ = returns(critics, common.obs, common.action)
+    def energy(critics: Any) -> Array:
+        """The loss whose gradient `critic_loss` has if ε is 0 and nothing is clipped."""
+        mean, std = returns(critics, common.obs, common.action)
+        if config.distributional:
+            return scale * jnp.sum(jnp.mean(0.5 * ((y_z[None] - mean) / std) ** 2 + jnp.log(std), axis=1))
         return jnp.sum(0.5 * jnp.mean((mean - y_q[None]) ** 2, axis=1))
 
-    energies = jax.vmap(energy)(chains.critics, chains.targets)
+    energies = jax.vmap(energy)(chains.critics)
     index = langevin.swap(swap_key, energies, betas, update // config.exchange_every)
     index = jnp.where(update % config.exchange_every == 0, index, jnp.arange(config.chains))
     return langevin.permute(chains, index)

@@ -6,9 +6,11 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from lsac.agents.lsac import synthesis
+from lsac.agents.sac import EntropyRange
 from lsac.errors import InputError
 from lsac.nn.networks import Activation
 from lsac.options import (
+    AddedLater,
     BatchSize,
     BufferSize,
     Count,
@@ -68,8 +70,11 @@ class Config:
     """β_Q: the noise of a step is √(2 η_Q / β_Q)"""
     bias_factor: NotNegative = 1.0
     """weight a of the adaptive drift"""
-    clip: Literal["grad_norm", "sum_elementwise", "sum_norm", "none"] = "grad_norm"
-    """what is clipped to clip_at: the gradient norm before the moments, entries or norm of the drift, or nothing"""
+    moment_eps: Annotated[Positive, AddedLater(before=1e-8)] = 1e-8
+    """λ in the adaptive drift m / √(v + λ); weights with √v below √λ move more slowly"""
+    clip: Literal["grad_norm", "plain_norm", "sum_elementwise", "sum_norm", "none"] = "grad_norm"
+    """what is clipped to clip_at: the gradient norm before or after the moments, entries or norm of the drift, or
+    nothing"""
     clip_at: Positive = 0.7
     """bound of the clipping"""
     exchange_every: CountOrZero = 0
@@ -92,12 +97,16 @@ class Config:
     """chain that the actor maximises: a random one, the one with the largest Q, the mean, or the first over 88.7"""
     actor_lr: Positive = 3e-4
     """Adam step size of the actor"""
+    actor_clip: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
+    """global norm to which the actor's gradient is clipped; 0 means no clipping"""
     alpha_lr: NotNegative = 3e-4
     """Adam step size of log α; 0 keeps α at its initial value"""
     alpha_init: Positive = 0.2
     """initial entropy weight α"""
     target_entropy: float | None = None
     """entropy that α is tuned to reach; None means −dim(A)"""
+    entropy_range: Annotated[EntropyRange, AddedLater(before="unit")] = "unit"
+    """range of the actions that target_entropy is meant for: unit is [−1, 1], env is the environment's own"""
     tau: PositiveShare = 0.005
     """Polyak weight of the new parameters in target networks, and of a batch in running averages"""
     bound_factor: Positive = 3.0
