@@ -343,3 +343,32 @@ def test_values_are_the_mean_over_chains_of_the_lower_critic():
     ]
     assert float(values["q"]) == pytest.approx(np.mean(by_hand), rel=1e-5)
     assert float(values["q_spread"]) == pytest.approx(np.std(by_hand), rel=1e-4)
+
+
+def test_diagnostics_of_the_sampler_by_hand():
+    """At update 8 of 10 the annealed η is 0.4; half of the weights have v = 3e-4 < λ = 1e-3, the others 4e-3."""
+    options = config(
+        synthetic=False,
+        **{"critic_lr": 1.0, "critic_lr_end": 0.0, "anneal_from": 5, "anneal_to": 10, "bias_factor": 0.5},
+        **{"moment_eps": 1e-3, "inverse_temperature": 20.0},
+    )
+    agent = lsac.make(options, SPEC)
+    state = agent.init(jax.random.key(0))
+
+    def halves(low, high):
+        """The value `low` in the first half of each critic's weights, `high` in the others."""
+        critics = state.chains.critics
+        flat = jax.vmap(jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0]))(critics)
+        _, restore = jax.flatten_util.ravel_pytree(jax.tree.map(lambda x: x[0, 0], critics))
+        first = np.arange(flat.shape[2]) < flat.shape[2] / 2
+        return jax.vmap(jax.vmap(restore))(jnp.broadcast_to(jnp.where(first, low, high), flat.shape))
+
+    memory = (halves(0.1, -0.2), halves(3e-4, 4e-3))
+    sampler = state.chains.sampler._replace(step=jnp.full((3, 2), 8), memory=memory)
+    numbers = jax.jit(agent.diagnostics)(state._replace(chains=state.chains._replace(sampler=sampler)))
+    size = 5 * 8 + 8 + 8 * 2 + 2
+    low = -(-size // 2) / size  # the share of the first half
+    drift = (0.4 * 0.5) ** 2 * (low * 0.1**2 / 1.3e-3 + (1 - low) * 0.2**2 / 5e-3)
+    assert float(numbers["below_floor"]) == pytest.approx(low)
+    assert float(numbers["noise_share"]) == pytest.approx(2 * 0.4 / 20 / (2 * 0.4 / 20 + drift), rel=1e-4)
+    assert lsac.make(config(sampler="sgld"), SPEC).diagnostics(state) == {}

@@ -116,6 +116,8 @@ class Agent(NamedTuple):
     """→ the memory of a policy at the start of an episode; empty for policies without recurrence"""
     observe: Callable[[Any, Transition], Any] = lambda state, transitions: state
     """state, [T] new transitions → state: called once with every collected transition, before it is first used"""
+    diagnostics: Callable[[Any], Metrics] | None = None
+    """state → metrics that are too costly for every update; they are computed for every line of metrics"""
     values: Values | None = None
     refresh: Refresh | None = None
     gradient_steps: int = 1

@@ -5,6 +5,7 @@ transitions are normalised when they are read from the replay, and observations 
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lsac.nn import normalisation
@@ -51,9 +52,14 @@ def normalise_observations(agent: Agent, spec: EnvSpec) -> Agent:
         act=act,
         update=update,
         observe=observe,
+        diagnostics=_diagnostics(agent.diagnostics) if agent.diagnostics else None,
         values=_values(agent.values, scaled) if agent.values else None,
         refresh=_refresh(agent.refresh) if agent.refresh else None,
     )
+
+
+def _diagnostics(diagnostics: Callable[[Any], Metrics]) -> Callable[[State], Metrics]:
+    return lambda state: diagnostics(state.agent)
 
 
 def _values(values: Values, scaled: Any) -> Values:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lsac import streams
 from lsac.collect import snapshot
@@ -84,6 +85,7 @@ class Learner:
         if agent.values is not None:
             read = jax.vmap(agent.values.critics)
             self._critics = jax.jit(lambda state: jax.tree.map(jnp.copy, read(state)))
+        self._diagnostics = jax.jit(jax.vmap(agent.diagnostics)) if agent.diagnostics else None
         self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
         self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
@@ -127,6 +129,10 @@ class Learner:
     def critics(self) -> Any:
         """A copy of the current critics, for diagnostics that are computed after the episodes of an evaluation."""
         return self._critics(self.state) if self._critics else None
+
+    def diagnostics(self) -> dict[str, np.ndarray]:
+        """The agents' own diagnostics [S] of their present states, which may wait for the device."""
+        return jax.device_get(self._diagnostics(self.state)) if self._diagnostics else {}
 
     def kept(self) -> Any:
         """The compact states, which a checkpoint stores: everything that cannot be generated again."""

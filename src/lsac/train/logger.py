@@ -116,6 +116,10 @@ class Logger:
         """Adds a number of the user to the next line of every seed."""
         self._infrequent[name] = np.full(self._experiment.seeds, float(value))
 
+    def diagnosed(self, numbers: dict[str, np.ndarray]) -> None:
+        """Adds the diagnostics of the agents, one value per seed, to the next line."""
+        self._infrequent |= numbers
+
     def saved(self, seconds: float) -> None:
         self._infrequent["time/checkpoint_seconds"] = np.full(self._experiment.seeds, seconds)
 

@@ -152,6 +152,7 @@ class Loop:
             self._refresh()
         if self._due(e.log_every) and self.step != self._logger.logged_at:
             self._require_finite(self.learner.finite)
+            self._logger.diagnosed(self.learner.diagnostics() if self.learner.updates else {})
             self._logger.write(self.step, self.learner.updates)
         if self._due(e.checkpoint_every) and self.step < e.steps:
             self._save_or_warn()

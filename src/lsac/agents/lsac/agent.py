@@ -238,6 +238,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         policy=lambda state: state.actor,
         act=memoryless(act),
         update=update,
+        diagnostics=lambda state: ch.diagnostics(config, state.chains),
         values=Values(lambda state: state.chains.critics, ch.value),
         refresh=refresh if config.synthetic else None,
     )

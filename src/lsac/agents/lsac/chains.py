@@ -3,6 +3,7 @@
 The Q of a chain is the minimum over its K critics: in the TD targets, for the actor and for the refinement of actions.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -30,9 +31,13 @@ class Chains(NamedTuple):
     var_mean: Array  # running mean of σ², which scales the loss
 
 
+def step_size(config: Config) -> Callable[[Array], Array]:
+    """The schedule of η_Q."""
+    return langevin.annealed(config.critic_lr, config.critic_lr_end, config.anneal_from, config.anneal_to)
+
+
 def sampler_of(config: Config) -> tuple[langevin.Sampler, Array]:
     """The sampler that updates the critics, and the inverse temperature [C] of every chain."""
-    schedule = langevin.annealed(config.critic_lr, config.critic_lr_end, config.anneal_from, config.anneal_to)
     options: dict[str, Any] = {}
     if config.sampler == "asgld":
         options = {
@@ -43,7 +48,7 @@ def sampler_of(config: Config) -> tuple[langevin.Sampler, Array]:
         }
     elif config.sampler == "adam" and config.clip == "grad_norm":
         options = {"max_norm": config.clip_at}  # so that the two differ by nothing but the update rule
-    sampler = langevin.SAMPLERS[config.sampler](schedule, config.inverse_temperature, **options)
+    sampler = langevin.SAMPLERS[config.sampler](step_size(config), config.inverse_temperature, **options)
     if config.exchange_every:
         return sampler, langevin.ladder(config.chains, config.inverse_temperature, config.ladder_ratio)
     return sampler, jnp.full((config.chains,), config.inverse_temperature)
@@ -127,7 +132,8 @@ def move(
         updates, opt = sampler.update(grads, opt, critic, key=key, inverse_temperature=beta)
         std_mean, var_mean, mean, std = aux
         error = (mean - y_q) ** 2
-        record = (mean, jnp.mean(std), optax.tree.norm(grads), jnp.mean(error[:real]), jnp.mean(error[real:]))
+        clipped = jnp.mean((jnp.abs(y_z - mean) > config.bound_factor * std_mean).astype(jnp.float32))
+        record = (mean, jnp.mean(std), clipped, optax.tree.norm(grads), jnp.mean(error[:real]), jnp.mean(error[real:]))
         return optax.apply_updates(critic, updates), opt, std_mean, var_mean, record
 
     target_key, noise_key = jax.random.split(key)
@@ -151,16 +157,40 @@ def move(
     )
     if config.released.shared_averages:
         std_mean = jnp.full_like(std_mean, jnp.mean(std_mean))
-    q, std, norm, real_error, synthetic_error = record
+    q, std, clipped, norm, real_error, synthetic_error = record
     metrics = {
         "critic_loss": jnp.mean(real_error),
         "q_mean": jnp.mean(q),
         "q_std": jnp.mean(std),
+        "clipped_targets": jnp.mean(clipped),
         "critic_grad_norm": jnp.mean(norm),
     }
     if config.synthetic:
         metrics["critic_loss_synthetic"] = jnp.mean(synthetic_error)
     return chains._replace(critics=critics, sampler=opt, std_mean=std_mean, var_mean=var_mean), metrics
+
+
+def diagnostics(config: Config, chains: Chains) -> Metrics:
+    """How the adaptive sampler moves the weights.
+
+    `noise_share` is the share of the noise in the mean square of a weight's step, of which the drift a ζ is the rest;
+    `below_floor` the share of weights with v < λ, which move more slowly than their gradients ask for.
+    """
+    if config.sampler != "asgld":
+        return {}
+    m, v = chains.sampler.memory
+    eta, (_, beta) = step_size(config)(chains.sampler.step), sampler_of(config)
+    zeta = jax.tree.map(lambda m, v: m / jnp.sqrt(v + config.moment_eps), m, v)
+    size = sum(x[0, 0].size for x in jax.tree.leaves(v))
+
+    def mean(values: Any) -> Array:
+        """Over the weights of each critic: [C, K]."""
+        return sum(jnp.sum(x, axis=tuple(range(2, x.ndim))) for x in jax.tree.leaves(values)) / size
+
+    drift = (eta * config.bias_factor) ** 2 * mean(jax.tree.map(jnp.square, zeta))
+    noise = 2 * eta / beta[:, None]
+    below = mean(jax.tree.map(lambda v: (v < config.moment_eps).astype(jnp.float32), v))
+    return {"noise_share": jnp.mean(noise / (noise + drift)), "below_floor": jnp.mean(below)}
 
 
 def exchange(
