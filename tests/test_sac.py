@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from linear import actor_of, coefficients, critics_of, f32
-from replays import random_replay, spec_of
+from replays import random_replay, repeated, spec_of
 from scipy import stats
 
 from lsac.agents import sac
@@ -159,6 +159,21 @@ def test_actor_moves_towards_what_the_critics_prefer():
         before = state_of(actor_of(0.0, 0.0, -1.0), critics_of((0, slope, 0), (0, slope, 0)))
         after, _ = update(before, replay, KEY)
         np.testing.assert_allclose(actor_bias(after.actor)[0], direction * LR, rtol=1e-3)
+
+
+def test_actor_sees_the_critics_after_their_step():
+    # the slope of both critics goes from −LR/2 to +LR/2 in this very update, because the action 0.5 deserves more
+    before = state_of(actor_of(0.0, 0.0, -1.0), critics_of((0, -LR / 2, 0), (0, -LR / 2, 0)))
+    after, _ = update(before._replace(log_alpha=f32(-30.0)[0]), repeated(reward=9.0, discount=0.0), KEY)
+    np.testing.assert_allclose(coefficients(after.critics)[:, 1], [LR / 2, LR / 2], rtol=1e-3)
+    np.testing.assert_allclose(actor_bias(after.actor)[0], LR, rtol=1e-3)
+
+
+def test_actor_is_weighed_by_alpha_before_its_step():
+    before = state_of(actor_of(0.0, 0.0, -5.0), critics_of((0, 0, 2), (0, 0, 2)))
+    after, metrics = update(before, random_replay(reward=2.0, discount=0.0), KEY)
+    assert abs(after.log_alpha - before.log_alpha) > 0.9 * LR, "α must have moved for this test to tell"
+    np.testing.assert_allclose(metrics["actor_loss"], -0.5 * metrics["entropy"] - 2.0, rtol=1e-5)
 
 
 def test_critics_move_towards_the_target():
