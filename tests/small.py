@@ -20,7 +20,7 @@ SIZES = {
     "denoising_steps": 5,
     "action_steps": 5,
     "pair_capacity": 2_048,
-    "generator": {"width": 8, "dim_t": 8, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3},
+    "generator": {"width": 16, "dim_t": 16, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3},
 }
 """Every option that makes an agent large."""
 RUN = {"seeds": 2, "workers": 1, "eval_episodes": 1}

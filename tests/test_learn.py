@@ -25,7 +25,7 @@ from lsac.runs.folder import RunFolder
 from lsac.train.loop import Loop
 from lsac.train.refresh import Refresher
 
-SMALL_GENERATOR = {"width": 8, "dim_t": 8, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3}
+SMALL_GENERATOR = {"width": 16, "dim_t": 16, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3}
 SMALL_LSAC = {
     **{"hidden": (8,), "batch_size": 16, "chains": 2, "synthetic_capacity": 64, "refresh_every": 32},
     **{"chunk": 8, "learning_starts": 16, "replay_capacity": 128, "workers": 1, "eval_every": 0},

@@ -19,7 +19,7 @@ from lsac.replay import ring as rb
 
 SPEC = spec_of(3, 2, gamma=0.9)
 LAYOUT = rb.layout_of(SPEC)
-GENERATOR = synthesis.Config(width=8, dim_t=8, blocks=1, train_steps=20, batch_size=16, sampler_steps=3)
+GENERATOR = synthesis.Config(width=16, dim_t=16, blocks=1, train_steps=20, batch_size=16, sampler_steps=3)
 
 
 def config(**options):

@@ -452,7 +452,7 @@ def test_a_dict_changes_some_fields_of_a_nested_option():
 @pytest.mark.slow
 def test_what_a_model_has_generated_before_a_run_survives_its_resume(tmp_path, monkeypatch, generated):
     """D' is in no checkpoint: that of an earlier `learn` has to be made again too."""
-    sizes = {"width": 8, "dim_t": 8, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3}
+    sizes = {"width": 16, "dim_t": 16, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3}
     options = {"hidden": (8,), "batch_size": 16, "chains": 2, "synthetic_capacity": 64, "refresh_every": 64}
     times = {"chunk": 8, "learning_starts": 16, "replay_capacity": 64, "workers": 1, "eval_every": 0}
     model = LSAC("Pendulum-v1", generator=synthesis.Config(**sizes), **options, **times)
@@ -549,7 +549,7 @@ def test_an_id_stands_for_an_environment_only_if_it_tells_how_it_was_made(env, c
 
 SMALL_LSAC = (
     *("--hidden", 8, "--batch-size", 16, "--chains", 2, "--synthetic-capacity", 64, "--refresh-every", 32),
-    *("--generator.width", 8, "--generator.dim-t", 8, "--generator.blocks", 1, "--generator.train-steps", 20),
+    *("--generator.width", 16, "--generator.dim-t", 16, "--generator.blocks", 1, "--generator.train-steps", 20),
     *("--generator.batch-size", 16, "--generator.sampler-steps", 3, "--chunk", 8, "--learning-starts", 16),
     *("--replay-capacity", 64, "--workers", 1, "--eval-every", 0, "--steps", 64),
 )

@@ -326,3 +326,41 @@ def test_generated_transitions_resemble_the_real_ones():
     good, bad = gaps(trained), gaps(untrained)
     limits = {"mean": 0.1, "std": 0.15, "correlation": 0.1, "ends": 0.4, "dynamics": 0.45}
     assert all(good[name] < limit < bad[name] for name, limit in limits.items()), (good, bad)
+
+
+def test_layers_are_as_wide_as_wanted_unless_a_transition_is_wider():
+    assert [synthesis.channels(512, size) for size in (42, 512, 513, 771)] == [512, 512, 768, 1024]
+    for config in (synthesis.Config(), synthesis.PAPER):
+        small, large = (
+            jax.eval_shape(functools.partial(synthesis.init, config, spec_of(obs_dim, 17)), jax.random.key(0)).model
+            for obs_dim in (17, 376)  # those of HalfCheetah and Humanoid
+        )
+        assert small.enter.weight.shape == (256, 53)
+        assert small.leave.weight.shape == (53, config.width)
+        assert large.enter.weight.shape == (1024, 771)
+        assert large.leave.weight.shape == (771, 1024)
+
+
+def test_a_transition_longer_than_the_layers_still_stays_where_the_data_are(monkeypatch):
+    """96 numbers on a plane of 12 dimensions, through layers that are 32 and 64 wide if nothing widens them."""
+    spec = spec_of(40, 15)
+    layout, rng = rb.layout_of(spec), np.random.default_rng(0)
+    rows = (0.05 * rng.normal(size=(2_000, 12)) @ rng.normal(size=(12, layout.width))).astype(np.float32)
+    replay, config = replay_of(layout, rows), replace(SMALL, train_steps=300, batch_size=128, lr=2e-3)
+    config = replace(config, sampler_steps=12, model_terminals=False)
+
+    def variance_beside_the_plane():
+        state = synthesis.init(config, spec, jax.random.key(0))
+        state, _ = jit(synthesis.fit, static_argnums=(0, 1))(config, spec, state, replay, jax.random.key(1))
+        made = jit(synthesis.generate, static_argnums=(0, 1, 3))(config, spec, state, 500, jax.random.key(2))
+        x, y = (
+            (np.asarray(synthesis.encode(config, layout.unpack(r))) - state.mean[None]) / state.std[None]
+            for r in (jnp.asarray(rows), made)
+        )
+        beside = np.linalg.svd(x)[2][12:]
+        assert np.var(x @ beside.T) < 1e-6
+        return np.var(y @ beside.T)
+
+    assert variance_beside_the_plane() < 0.2
+    monkeypatch.setattr(synthesis, "channels", lambda wanted, size: wanted)
+    assert variance_beside_the_plane() > 0.7

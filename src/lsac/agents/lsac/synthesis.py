@@ -7,7 +7,9 @@ as one vector; the terminal flag d is not scaled. `fit` trains the model on the 
 
 Deviations: the decay of the parameter average is ramped up (see `ema_decay`), because with the published constant the
 average after a short fit would consist mostly of initial weights. The defaults (warm start, `dpm2m`, bfloat16 on a
-GPU, fewer steps, a lower σ_max) are cheaper than the published settings; `PAPER` has the published budget.
+GPU, fewer steps, a lower σ_max) are cheaper than the published settings; `PAPER` has the published budget. Layers are
+never narrower than a transition, also with `PAPER`: the published first layer has 256 channels, but a transition of
+Humanoid has 771 numbers (see `channels`).
 """
 
 from dataclasses import dataclass
@@ -29,9 +31,9 @@ from lsac.types import Array, EnvSpec, Key, Metrics, Transition
 @dataclass(frozen=True)
 class Config:
     width: Count = 512
-    """width of the residual blocks"""
+    """width of the residual blocks, at least; they are widened to the size of a transition, see `channels`"""
     dim_t: Count = 256
-    """width of the noise embedding and of the first layer"""
+    """width of the noise embedding and of the first layer, at least; widened in the same way"""
     blocks: Annotated[int, Between(1, 1_000)] = 6
     """number of residual blocks"""
     train_steps: Count = 4_000
@@ -105,6 +107,8 @@ PAPER = Config(
 )
 
 
+ROUNDED_TO = 256
+"""Layers that are widened to the size of a transition get a multiple of this many channels."""
 BLOCK = 1024
 """Rows that are summed at once."""
 
@@ -198,10 +202,19 @@ def compute_dtype(config: Config) -> str:
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
+def channels(wanted: int, size: int) -> int:
+    """The width of a layer: as wanted, or, if a modelled vector has more numbers than that, their number rounded up.
+
+    Data hardly vary in most directions of a long vector: s' is nearly a function of s and a. Noise in a direction that
+    the network cannot read or write is never removed, so a narrower layer would leave such directions at variance 1.
+    """
+    return wanted if wanted >= size else -(-size // ROUNDED_TO) * ROUNDED_TO
+
+
 def init(config: Config, spec: EnvSpec, key: Key) -> State:
     size = sum(sizes(config, spec))
-    dtype = compute_dtype(config)
-    model = Denoiser(size, config.width, key, dim_t=config.dim_t, blocks=config.blocks, compute_dtype=dtype)
+    width, dim_t = channels(config.width, size), channels(config.dim_t, size)
+    model = Denoiser(size, width, key, dim_t=dim_t, blocks=config.blocks, compute_dtype=compute_dtype(config))
     return State(model, model, _optimiser(config).init(model), jnp.zeros(size), jnp.ones(size))
 
 
