@@ -232,7 +232,9 @@ def test_the_generator_sees_observations_as_they_are(lsac_case):
     after, metrics, real = fit(kept, replay, key)
     alone, expected, _ = jax.jit(lsac_case.inner.refresh.fit)(kept.agent, replay, key)
     jax.tree.map(np.testing.assert_array_equal, (after.agent.generator, metrics), (alone.generator, expected))
-    np.testing.assert_allclose(after.agent.generator.mean[:3], obs_of(lsac_case.rows).mean(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        after.agent.generator.scales.mean[:3], obs_of(lsac_case.rows).mean(0), rtol=1e-4, atol=1e-4
+    )
     held = {row.tobytes() for row in lsac_case.rows}
     assert {row.tobytes() for row in np.asarray(LAYOUT.pack(real))} <= held
     again, _, sample = fit(kept, dataclasses.replace(replay, moments=SOME), key)

@@ -57,7 +57,8 @@ def arbitrary_state(seed):
     state = jax.eval_shape(make, jax.random.key(0))
     model = jax.tree.map(lambda x: jnp.asarray(rng.normal(0.0, 0.1, x.shape), x.dtype), state.model)
     zeros = jax.tree.map(lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), state.optimiser)
-    return synthesis.State(model, model, zeros, jnp.zeros(LAYOUT.width), jnp.ones(LAYOUT.width))
+    ones = jnp.ones(LAYOUT.width)
+    return synthesis.State(model, model, zeros, synthesis.Scales(0.0 * ones, ones, -9.0 * ones, 9.0 * ones))
 
 
 @functools.cache
@@ -79,19 +80,19 @@ def test_scales_are_those_of_the_filled_rows_only(chunks):
     replay = filled(200, chunks)
     everything = np.concatenate([transitions(50, seed=i) for i in range(chunks)])
     vectors = numpy_vectors(everything[-200:])
-    mean, std = map(np.asarray, scales(SMALL, SPEC, replay))
+    mean, std, *_ = map(np.asarray, scales(SMALL, SPEC, replay))
     np.testing.assert_allclose(mean[:-1], vectors.mean(0)[:-1], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(std[:-1], vectors.std(0)[:-1] + 1e-5, rtol=1e-4)
 
 
 def test_terminals_and_on_request_rewards_are_not_scaled():
     replay = filled(200, 3)
-    mean, std = map(np.asarray, scales(SMALL, SPEC, replay))
+    mean, std, *_ = map(np.asarray, scales(SMALL, SPEC, replay))
     assert (mean[-1], std[-1]) == (0.0, 1.0)
     assert std[3] != 1.0
-    mean, std = map(np.asarray, scales(replace(SMALL, normalize_reward=False), SPEC, replay))
+    mean, std, *_ = map(np.asarray, scales(replace(SMALL, normalize_reward=False), SPEC, replay))
     assert (mean[3], std[3], mean[-1], std[-1]) == (0.0, 1.0, 0.0, 1.0)
-    mean, std = map(np.asarray, scales(replace(SMALL, model_terminals=False), SPEC, replay))
+    mean, std, *_ = map(np.asarray, scales(replace(SMALL, model_terminals=False), SPEC, replay))
     assert mean.shape == (LAYOUT.width - 1,)
     assert np.all(mean != 0.0)
 
@@ -101,7 +102,7 @@ def test_a_constant_dimension_is_reproduced():
     rows[:150] = transitions(150)
     rows[:150, [0, 5]] = 1234.5678
     replay = replay_of(LAYOUT, rows, size=150)
-    mean, std = scales(SMALL, SPEC, replay)
+    mean, std, *_ = scales(SMALL, SPEC, replay)
     assert np.all((rows[:150, 0] - np.asarray(mean)[0]) / np.asarray(std)[0] == 0.0)
     state, metrics = fit(SMALL, SPEC, seeds()[0][0], replay, jax.random.key(1))
     assert jnp.isfinite(metrics["diffusion_loss"])
@@ -180,6 +181,7 @@ def test_the_published_budget():
     )
     assert (paper.churn, paper.churn_low, paper.churn_high, paper.churn_noise) == (80.0, 0.05, 50.0, 1.003)
     assert not paper.warm_start
+    assert paper.squash_beyond == 0.0
 
 
 def leaves_close(a, b, rtol=0.0, atol=0.0):
@@ -216,14 +218,14 @@ def test_same_key_same_rows():
 
 def scanned(config, state, replay, key):
     """The fit as one scan over all its steps, without pieces."""
-    mean, std = synthesis.scales(config, SPEC, replay)
+    scales = synthesis.scales(config, SPEC, replay)
     optimiser = synthesis._optimiser(config)
 
     def step(carry, inputs):
         (model, moments), (count, key) = carry, inputs
         batch_key, loss_key = jax.random.split(key)
         rows = synthesis.encode(config, rb.sample(replay, batch_key, config.batch_size))
-        batch, rate = (rows - mean[None]) / std[None], synthesis.learning_rate(config, count)
+        batch, rate = synthesis.to_model(config, SPEC, scales, rows), synthesis.learning_rate(config, count)
         loss, grads = jax.value_and_grad(lambda m: edm_loss(preconditioned(m), batch, loss_key))(model)
         updates, moments = optimiser.update(grads, moments)
         return (jax.tree.map(lambda p, u: p - rate * u, model, updates), moments), loss
@@ -238,7 +240,7 @@ def scanned(config, state, replay, key):
     inputs = jnp.arange(config.train_steps).reshape(shape), jax.random.split(jax.random.split(key)[1], shape)
     (model, ema, moments), losses = jax.lax.scan(averaged, (state.model, state.ema, state.optimiser), inputs)
     loss = jnp.mean(losses.reshape(-1)[-max(1, config.train_steps // 10) :])
-    return synthesis.State(model, ema, moments, mean, std), {"diffusion_loss": loss}
+    return synthesis.State(model, ema, moments, scales), {"diffusion_loss": loss}
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 16])
@@ -246,7 +248,7 @@ def test_a_fit_in_pieces_is_the_same_fit(pieces):
     """To the bit, also where there are more pieces than updates of the average."""
     config = replace(SMALL, ema_every=2)
     (state, _), (replay, _), (key, _) = seeds()
-    advance = jit(lambda work, piece: synthesis.advance(config, work, replay, piece, pieces))
+    advance = jit(lambda work, piece: synthesis.advance(config, SPEC, work, replay, piece, pieces))
     work = jit(synthesis.begin, static_argnums=(0, 1))(config, SPEC, state, replay, key)
     done = []
     for piece in range(pieces):
@@ -338,7 +340,7 @@ def test_layers_are_as_wide_as_wanted_unless_a_transition_is_wider():
         assert small.enter.weight.shape == (256, 53)
         assert small.leave.weight.shape == (53, config.width)
         assert large.enter.weight.shape == (1024, 771)
-        assert large.leave.weight.shape == (771, 1024)
+        assert large.leave.weight.shape == (771, 1792)
 
 
 def test_a_transition_longer_than_the_layers_still_stays_where_the_data_are(monkeypatch):
@@ -347,20 +349,71 @@ def test_a_transition_longer_than_the_layers_still_stays_where_the_data_are(monk
     layout, rng = rb.layout_of(spec), np.random.default_rng(0)
     rows = (0.05 * rng.normal(size=(2_000, 12)) @ rng.normal(size=(12, layout.width))).astype(np.float32)
     replay, config = replay_of(layout, rows), replace(SMALL, train_steps=300, batch_size=128, lr=2e-3)
-    config = replace(config, sampler_steps=12, model_terminals=False)
+    config = replace(config, sampler_steps=12, model_terminals=False, squash_beyond=0.0)
 
     def variance_beside_the_plane():
         state = synthesis.init(config, spec, jax.random.key(0))
         state, _ = jit(synthesis.fit, static_argnums=(0, 1))(config, spec, state, replay, jax.random.key(1))
         made = jit(synthesis.generate, static_argnums=(0, 1, 3))(config, spec, state, 500, jax.random.key(2))
-        x, y = (
-            (np.asarray(synthesis.encode(config, layout.unpack(r))) - state.mean[None]) / state.std[None]
-            for r in (jnp.asarray(rows), made)
-        )
+        vectors = (synthesis.encode(config, layout.unpack(r)) for r in (jnp.asarray(rows), made))
+        x, y = (np.asarray(synthesis.to_model(config, spec, state.scales, v)) for v in vectors)
         beside = np.linalg.svd(x)[2][12:]
         assert np.var(x @ beside.T) < 1e-6
         return np.var(y @ beside.T)
 
     assert variance_beside_the_plane() < 0.2
-    monkeypatch.setattr(synthesis, "channels", lambda wanted, size: wanted)
+    monkeypatch.setattr(synthesis, "channels", lambda wanted, needed: wanted)
     assert variance_beside_the_plane() > 0.7
+
+
+def test_squash_is_the_identity_up_to_its_bound_and_logarithmic_beyond():
+    x = jnp.array([-63.0, -3.5, -3.0, -0.1, 0.0, 1e-7, 2.9, 3.0, 4.0, 1e6])
+    y = synthesis.squash(x, 3.0)
+    np.testing.assert_array_equal(y[2:8], x[2:8])
+    np.testing.assert_allclose(
+        y[np.array([0, 1, 8])], [-3 - np.log(61.0), -3 - np.log(1.5), 3 + np.log(2.0)], rtol=1e-6
+    )
+    np.testing.assert_allclose(synthesis.expand(y, 3.0), x, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize_reward": False}, {"model_terminals": False}], ids=str)
+def test_scaled_numbers_are_squashed_and_come_back(options):
+    """With a bound below 1, which would squash a terminal flag, and a reward that is scaled or not."""
+    config, rows = replace(SMALL, squash_beyond=0.5, **options), transitions(300)
+    found = scales(config, SPEC, replay_of(LAYOUT, rows))
+    vectors = synthesis.encode(config, LAYOUT.unpack(jnp.asarray(rows)))
+    x = np.asarray(synthesis.to_model(config, SPEC, found, vectors))
+    plain = (np.asarray(vectors) - found.mean[None]) / found.std[None]
+    same = [np.array_equal(a, b) for a, b in zip(x.T, plain.T, strict=True)]
+    expected = [False] * 3 + [not config.normalize_reward] + [False] * 2 + [True] * config.model_terminals
+    assert same == expected
+    np.testing.assert_allclose(synthesis.from_model(config, SPEC, found, x), vectors, rtol=1e-4, atol=1e-4)
+
+
+def test_a_squashed_number_does_not_leave_the_range_of_the_replay():
+    rows = transitions(300)
+    found = scales(SMALL, SPEC, replay_of(LAYOUT, rows))
+    for sign in (-1.0, 1.0):
+        vectors = np.asarray(synthesis.from_model(SMALL, SPEC, found, jnp.full((1, LAYOUT.width), sign * 50.0)))[0]
+        extremes = numpy_vectors(rows).max(0) if sign > 0 else numpy_vectors(rows).min(0)
+        np.testing.assert_allclose(vectors[:-1], extremes[:-1], rtol=1e-6)
+        assert vectors[-1] == sign * 50.0, "flags are compared with each other"
+    free = replace(SMALL, squash_beyond=0.0)
+    assert synthesis.from_model(free, SPEC, found, jnp.full((1, LAYOUT.width), 50.0))[0, 0] > rows[:, 0].max()
+
+
+def test_rare_large_numbers_are_generated_as_often_and_as_large_as_they_are():
+    """A force that is 0 in 99 of 100 rows and 10 to 15 standard deviations in the others."""
+    rows, rng = transitions(10_000), np.random.default_rng(1)
+    rows[:, 1] = np.where(rng.random(10_000) < 0.01, rng.uniform(20.0, 60.0, 10_000), 0.0)
+
+    def gaps(beyond):
+        """Of the number and the spread of the forces, relative to what they are."""
+        config = replace(SMALL, train_steps=1_200, batch_size=256, lr=2e-3, sampler_steps=16, squash_beyond=beyond)
+        state = synthesis.init(config, SPEC, jax.random.key(0))
+        state, _ = fit(config, SPEC, state, replay_of(LAYOUT, rows), jax.random.key(1))
+        made = np.asarray(generate(config, SPEC, state, 10_000, jax.random.key(2)))[:, 1]
+        pairs = ((made > 10.0).mean(), (rows[:, 1] > 10.0).mean()), (made.std(), rows[:, 1].std())
+        return [abs(found / real - 1.0) for found, real in pairs]
+
+    assert max(gaps(3.0)) < 0.2 < min(gaps(0.0))

@@ -139,8 +139,8 @@ def begin(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: K
     return Fit(synthesis.begin(config.generator, spec, state.generator, replay, fit_key), real)
 
 
-def advance(config: Config, fit: Fit, replay: rb.Replay, piece: Array) -> Fit:
-    return fit._replace(generator=synthesis.advance(config.generator, fit.generator, rb.raw(replay), piece))
+def advance(config: Config, spec: EnvSpec, fit: Fit, replay: rb.Replay, piece: Array) -> Fit:
+    return fit._replace(generator=synthesis.advance(config.generator, spec, fit.generator, rb.raw(replay), piece))
 
 
 def finish(config: Config, state: State, fit: Fit) -> tuple[State, Metrics, Transition]:
@@ -228,7 +228,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         steps=config.generator.train_steps,
         pieces=synthesis.PIECES,
         begin=partial(begin, config, spec),
-        advance=partial(advance, config),
+        advance=partial(advance, config, spec),
         finish=partial(finish, config),
         generate=partial(generate, config, spec),
         compact=compact,

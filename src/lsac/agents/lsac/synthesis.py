@@ -1,9 +1,10 @@
 """Synthetic transitions: a diffusion model of the replay, after Lu et al., *Synthetic Experience Replay*,
 2023 (arXiv 2303.06614).
 
-Whole transitions x = (s, a, r, s', d) are scaled to zero mean and unit standard deviation over the replay and modelled
-as one vector; the terminal flag d is not scaled. `fit` trains the model on the replay (a run does it in pieces:
-`begin`, `advance`, `finish`), `generate` samples new transitions. All are written for one seed.
+Whole transitions x = (s, a, r, s', d) are scaled to zero mean and unit standard deviation over the replay, squashed
+where they lie far outside (`squash`) and modelled as one vector; the terminal flag d is neither scaled nor squashed.
+`fit` trains the model on the replay (a run does it in pieces: `begin`, `advance`, `finish`), `generate` samples new
+transitions. All are written for one seed.
 
 Deviations: the decay of the parameter average is ramped up (see `ema_decay`), because with the published constant the
 average after a short fit would consist mostly of initial weights. The defaults (warm start, `dpm2m`, bfloat16 on a
@@ -23,7 +24,7 @@ from lsac.errors import InputError
 from lsac.nn import diffusion
 from lsac.nn.diffusion import Denoiser, edm_loss, preconditioned
 from lsac.nn.optimisers import scale_by_adam
-from lsac.options import AtLeast, Between, Count, Decay, NotNegative, Positive, Share
+from lsac.options import AddedLater, AtLeast, Between, Count, Decay, NotNegative, Positive, Share
 from lsac.replay import ring as rb
 from lsac.types import Array, EnvSpec, Key, Metrics, Transition
 
@@ -31,9 +32,9 @@ from lsac.types import Array, EnvSpec, Key, Metrics, Transition
 @dataclass(frozen=True)
 class Config:
     width: Count = 512
-    """width of the residual blocks, at least; they are widened to the size of a transition, see `channels`"""
+    """width of the residual blocks; widened to twice the size of a transition if it is less"""
     dim_t: Count = 256
-    """width of the noise embedding and of the first layer, at least; widened in the same way"""
+    """width of the noise embedding and of the first layer; widened to the size of a transition if it is less"""
     blocks: Annotated[int, Between(1, 1_000)] = 6
     """number of residual blocks"""
     train_steps: Count = 4_000
@@ -58,6 +59,8 @@ class Config:
     """whether s' − s is modelled instead of s'"""
     normalize_reward: bool = True
     """whether the reward is scaled like the other dimensions"""
+    squash_beyond: Annotated[NotNegative, AddedLater(0.0)] = 3.0
+    """standard deviations beyond which a scaled number grows only logarithmically, see `squash`; 0 means never"""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """dtype of the wide layers: auto is bfloat16 on a GPU and float32 on a CPU; parameters are always float32"""
     sampler: Literal["dpm2m", "heun"] = "dpm2m"
@@ -104,21 +107,30 @@ PAPER = Config(
     sampler="heun",
     sampler_steps=128,
     sigma_max=80.0,
+    squash_beyond=0.0,
 )
 
 
 ROUNDED_TO = 256
-"""Layers that are widened to the size of a transition get a multiple of this many channels."""
+"""Layers that are widened get a multiple of this many channels."""
 BLOCK = 1024
 """Rows that are summed at once."""
+
+
+class Scales(NamedTuple):
+    """The replay at the time of a fit: one number for each dimension of a modelled vector."""
+
+    mean: Array
+    std: Array
+    low: Array
+    high: Array
 
 
 class State(NamedTuple):
     model: Denoiser
     ema: Denoiser
     optimiser: optax.OptState
-    mean: Array  # of the modelled vector
-    std: Array
+    scales: Scales
 
 
 def sizes(config: Config, spec: EnvSpec) -> tuple[int, ...]:
@@ -149,8 +161,9 @@ def decode(config: Config, spec: EnvSpec, vectors: Array) -> Transition:
     )
 
 
-def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> tuple[Array, Array]:
-    """Mean and std + 1e-5 of each modelled dimension over the filled slots; 0 and 1 for dimensions that are not scaled.
+def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> Scales:
+    """Mean, std + 1e-5, smallest and largest value of each modelled dimension over the filled slots; mean and std are 0
+    and 1 for dimensions that are not scaled.
 
     Values are taken relative to the first transition, so that a constant dimension has exactly its value as mean and a
     std of exactly 0, however large the value is.
@@ -161,14 +174,47 @@ def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> tuple[Array, Arr
     origin = vectors[0]
     mean = origin + _sum(jnp.where(filled, vectors - origin[None], 0.0)) / count
     std = jnp.sqrt(_sum(jnp.where(filled, vectors - mean[None], 0.0) ** 2) / count) + 1e-5
+    scaled = _scaled(config, spec)
+    return Scales(
+        mean=jnp.where(scaled, mean, 0.0),
+        std=jnp.where(scaled, std, 1.0),
+        low=jnp.min(jnp.where(filled, vectors, jnp.inf), axis=0),
+        high=jnp.max(jnp.where(filled, vectors, -jnp.inf), axis=0),
+    )
 
-    dimension = jnp.arange(mean.shape[0])
-    alone = jnp.zeros(mean.shape, bool)
-    if config.model_terminals:
-        alone = alone | (dimension == mean.shape[0] - 1)
-    if not config.normalize_reward:
-        alone = alone | (dimension == spec.obs_dim + spec.action_dim)
-    return jnp.where(alone, 0.0, mean), jnp.where(alone, 1.0, std)
+
+def _scaled(config: Config, spec: EnvSpec) -> Array:
+    """Which dimensions are scaled: all but the terminal flag and, without `normalize_reward`, the reward."""
+    scaled = (True, True, config.normalize_reward, True, False)
+    parts = zip(sizes(config, spec), scaled, strict=False)
+    return jnp.concatenate([jnp.full(size, scaled) for size, scaled in parts])
+
+
+def squash(x: Array, beyond: float) -> Array:
+    """The identity up to ± `beyond`, c, and sign(x)(c + ln(1 + |x| − c)) outside: rare contact forces of 60 standard
+    deviations would otherwise dominate the loss, and the sampler does not reach them."""
+    return jnp.sign(x) * (jnp.minimum(jnp.abs(x), beyond) + jnp.log1p(jnp.maximum(jnp.abs(x) - beyond, 0.0)))
+
+
+def expand(x: Array, beyond: float) -> Array:
+    """The inverse of `squash`."""
+    return jnp.sign(x) * (jnp.minimum(jnp.abs(x), beyond) + jnp.expm1(jnp.maximum(jnp.abs(x) - beyond, 0.0)))
+
+
+def to_model(config: Config, spec: EnvSpec, scales: Scales, vectors: Array) -> Array:
+    """Vectors [N, D] in the units of the environment → those of the model: scaled and squashed."""
+    x = (vectors - scales.mean[None]) / scales.std[None]
+    return jnp.where(_scaled(config, spec)[None], squash(x, config.squash_beyond), x) if config.squash_beyond else x
+
+
+def from_model(config: Config, spec: EnvSpec, scales: Scales, x: Array) -> Array:
+    """The inverse of `to_model`. Squashed dimensions are clipped to the range of the replay, because `expand` would
+    turn a small error of the model into a large number."""
+    if not config.squash_beyond:
+        return x * scales.std[None] + scales.mean[None]
+    scaled = _scaled(config, spec)[None]
+    x = jnp.where(scaled, expand(x, config.squash_beyond), x) * scales.std[None] + scales.mean[None]
+    return jnp.where(scaled, jnp.clip(x, scales.low[None], scales.high[None]), x)
 
 
 def _sum(rows: Array) -> Array:
@@ -202,20 +248,21 @@ def compute_dtype(config: Config) -> str:
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
-def channels(wanted: int, size: int) -> int:
-    """The width of a layer: as wanted, or, if a modelled vector has more numbers than that, their number rounded up.
+def channels(wanted: int, needed: int) -> int:
+    """The width of a layer: as wanted, or, if that is too narrow for a modelled vector, what is needed, rounded up.
 
     Data hardly vary in most directions of a long vector: s' is nearly a function of s and a. Noise in a direction that
     the network cannot read or write is never removed, so a narrower layer would leave such directions at variance 1.
     """
-    return wanted if wanted >= size else -(-size // ROUNDED_TO) * ROUNDED_TO
+    return wanted if wanted >= needed else -(-needed // ROUNDED_TO) * ROUNDED_TO
 
 
 def init(config: Config, spec: EnvSpec, key: Key) -> State:
     size = sum(sizes(config, spec))
-    width, dim_t = channels(config.width, size), channels(config.dim_t, size)
+    dim_t, width = channels(config.dim_t, size), channels(config.width, 2 * size)  # ReLU passes half of what it reads
     model = Denoiser(size, width, key, dim_t=dim_t, blocks=config.blocks, compute_dtype=compute_dtype(config))
-    return State(model, model, _optimiser(config).init(model), jnp.zeros(size), jnp.ones(size))
+    scales = Scales(jnp.zeros(size), jnp.ones(size), -jnp.ones(size), jnp.ones(size))
+    return State(model, model, _optimiser(config).init(model), scales)
 
 
 class Fit(NamedTuple):
@@ -230,7 +277,7 @@ class Fit(NamedTuple):
 def fit(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: Key) -> tuple[State, Metrics]:
     """Trains on batches sampled from the replay; every fit runs the whole step-size schedule."""
     work = begin(config, spec, state, replay, key)
-    work = jax.lax.fori_loop(0, PIECES, lambda piece, work: advance(config, work, replay, piece), work)
+    work = jax.lax.fori_loop(0, PIECES, lambda piece, work: advance(config, spec, work, replay, piece), work)
     return finish(config, work)
 
 
@@ -238,22 +285,22 @@ def begin(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: K
     init_key, steps_key = jax.random.split(key)
     if not config.warm_start:
         state = init(config, spec, init_key)
-    mean, std = scales(config, spec, replay)
+    state = state._replace(scales=scales(config, spec, replay))
     shape = (config.train_steps // config.ema_every, config.ema_every)
-    return Fit(
-        state._replace(mean=mean, std=std), jax.random.key_data(jax.random.split(steps_key, shape)), jnp.zeros(shape)
-    )
+    keys = jax.random.key_data(jax.random.split(steps_key, shape))
+    return Fit(state, keys, jnp.zeros(shape))
 
 
-def advance(config: Config, work: Fit, replay: rb.Replay, piece: Array, pieces: int = PIECES) -> Fit:
+def advance(config: Config, spec: EnvSpec, work: Fit, replay: rb.Replay, piece: Array, pieces: int = PIECES) -> Fit:
     """One of the `pieces` of a fit; they differ by at most one update of the average."""
-    optimiser, mean, std = _optimiser(config), work.state.mean, work.state.std
+    optimiser, scales = _optimiser(config), work.state.scales
 
     def step(carry: tuple[Denoiser, optax.OptState], inputs: tuple[Array, Key]) -> tuple[Any, Array]:
         model, optimiser_state = carry
         count, key = inputs
         batch_key, loss_key = jax.random.split(key)
-        batch = (encode(config, rb.sample(replay, batch_key, config.batch_size)) - mean[None]) / std[None]
+        rows = encode(config, rb.sample(replay, batch_key, config.batch_size))
+        batch = to_model(config, spec, scales, rows)
         loss, grads = jax.value_and_grad(lambda m: edm_loss(preconditioned(m), batch, loss_key))(model)
         updates, optimiser_state = optimiser.update(grads, optimiser_state)
         rate = learning_rate(config, count)
@@ -284,14 +331,14 @@ def generate(config: Config, spec: EnvSpec, state: State, count: int, key: Key) 
     churn = diffusion.Churn(config.churn, config.churn_low, config.churn_high, config.churn_noise)
     denoise = jax.vmap(preconditioned(state.ema), in_axes=(0, None))
     batches = -(-count // config.sample_batch)
-    shape = (-(-count // batches), state.mean.shape[0])
+    shape = (-(-count // batches), state.scales.mean.shape[0])
 
     def batch(key: Key) -> Array:
         if config.sampler == "heun":
             x = diffusion.sample_heun(denoise, key, shape, schedule, churn)
         else:
             x = diffusion.sample_dpm2m(denoise, key, shape, schedule)
-        return layout.pack(decode(config, spec, x * state.std[None] + state.mean[None]))
+        return layout.pack(decode(config, spec, from_model(config, spec, state.scales, x)))
 
     rows = jax.lax.map(batch, jax.random.split(key, batches))
     return rows.reshape(-1, layout.width)[:count]
