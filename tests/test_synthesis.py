@@ -58,7 +58,8 @@ def arbitrary_state(seed):
     model = jax.tree.map(lambda x: jnp.asarray(rng.normal(0.0, 0.1, x.shape), x.dtype), state.model)
     zeros = jax.tree.map(lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), state.optimiser)
     ones = jnp.ones(LAYOUT.width)
-    return synthesis.State(model, model, zeros, synthesis.Scales(0.0 * ones, ones, -9.0 * ones, 9.0 * ones))
+    made = synthesis.Scales(0.0 * ones, ones, -9.0 * ones, 9.0 * ones)
+    return synthesis.State(model, model, zeros, made, jnp.float32(0.5))
 
 
 @functools.cache
@@ -116,7 +117,9 @@ def test_decode_undoes_encode(options):
 
     @jax.jit
     def there_and_back(rows):
-        return LAYOUT.pack(synthesis.decode(config, SPEC, synthesis.encode(config, LAYOUT.unpack(rows))))
+        back = synthesis.decode(config, SPEC, synthesis.encode(config, LAYOUT.unpack(rows)))
+        rate = synthesis.terminal_rate(replay_of(LAYOUT, rows))
+        return LAYOUT.pack(back._replace(discount=synthesis.discounts(config, SPEC, back.discount, rate)))
 
     back, discount = there_and_back(rows), LAYOUT.fields()["discount"]
     assert np.any(rows[:, discount] == 0.0)
@@ -125,13 +128,55 @@ def test_decode_undoes_encode(options):
     np.testing.assert_allclose(back, rows, rtol=1e-5, atol=1e-6)
 
 
-def test_decode_thresholds_terminals_and_clips_actions():
+def test_decode_clips_actions_and_nothing_else():
     vectors = np.zeros((4, LAYOUT.width), np.float32)
-    vectors[:, -1] = [-0.3, 0.49, 0.51, 1.7]
-    vectors[:, 2] = [-1.5, -0.5, 0.5, 1.5]
+    vectors[:, [0, 2, -1]] = np.array([-1.5, -0.5, 0.5, 1.5])[:, None]
     made = jax.jit(lambda x: synthesis.decode(SMALL, SPEC, x))(vectors)
-    np.testing.assert_allclose(made.discount, [GAMMA, GAMMA, 0.0, 0.0])
     np.testing.assert_allclose(np.asarray(made.action)[:, 0], [-1.0, -0.5, 0.5, 1.0])
+    np.testing.assert_allclose([made.obs[:, 0], made.discount], [vectors[:, 0]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "rate", "ends"),
+    [
+        ({}, 0.0, []),
+        ({}, 0.2, [3]),
+        ({}, 0.41, [1, 3]),
+        ({}, 1.0, [0, 1, 2, 3, 4]),
+        ({"match_terminals": False}, 0.0, [1, 3]),
+        ({"match_terminals": False}, 1.0, [1, 3]),
+        ({"model_terminals": False}, 1.0, []),
+    ],
+    ids=str,
+)
+def test_the_largest_flags_are_terminations_as_many_as_in_the_replay_or_all_over_a_half(options, rate, ends):
+    flags = jnp.array([-0.3, 0.51, 0.49, 1.7, 0.2])
+    found = synthesis.discounts(replace(SMALL, **options), SPEC, flags, jnp.float32(rate))
+    np.testing.assert_allclose(found, np.where(np.isin(np.arange(5), ends), 0.0, GAMMA))
+
+
+def test_equal_flags_do_not_make_more_terminations():
+    found = synthesis.discounts(SMALL, SPEC, jnp.ones(1_000), jnp.float32(0.003))
+    assert np.sum(np.asarray(found) == 0.0) == 3
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.002, 0.3])
+def test_generated_transitions_terminate_at_the_rate_of_the_replay(rate):
+    """After 20 steps the flags are noise; over ½ are neither 0.2 % nor 30 %. Only filled slots count."""
+    rows = np.concatenate([transitions(1_000), np.zeros((200, LAYOUT.width), np.float32)])
+    rows[:1_000, 4] = np.where(np.arange(1_000) < 1_000 * rate, 0.0, GAMMA)
+    replay = replay_of(LAYOUT, rows, size=1_000)
+    config = replace(SMALL, sample_batch=300)
+    state, _ = fit(config, SPEC, seeds()[0][0], replay, jax.random.key(1))
+    assert float(state.terminal_rate) == pytest.approx(rate)
+    made = {
+        match: np.asarray(generate(replace(config, match_terminals=match), SPEC, state, 1_000, jax.random.key(2)))
+        for match in (True, False)
+    }
+    assert np.sum(made[True][:, 4] == 0.0) == round(1_000 * rate)
+    assert set(made[True][:, 4]) <= {np.float32(0.0), np.float32(GAMMA)}
+    assert abs(np.mean(made[False][:, 4] == 0.0) - rate) > 0.05
+    np.testing.assert_array_equal(*(np.delete(x, 4, axis=1) for x in made.values()))
 
 
 def test_average_ramps_up_to_its_decay():
@@ -182,6 +227,7 @@ def test_the_published_budget():
     assert (paper.churn, paper.churn_low, paper.churn_high, paper.churn_noise) == (80.0, 0.05, 50.0, 1.003)
     assert not paper.warm_start
     assert paper.squash_beyond == 0.0
+    assert not paper.match_terminals
 
 
 def leaves_close(a, b, rtol=0.0, atol=0.0):
@@ -240,7 +286,7 @@ def scanned(config, state, replay, key):
     inputs = jnp.arange(config.train_steps).reshape(shape), jax.random.split(jax.random.split(key)[1], shape)
     (model, ema, moments), losses = jax.lax.scan(averaged, (state.model, state.ema, state.optimiser), inputs)
     loss = jnp.mean(losses.reshape(-1)[-max(1, config.train_steps // 10) :])
-    return synthesis.State(model, ema, moments, scales), {"diffusion_loss": loss}
+    return synthesis.State(model, ema, moments, scales, synthesis.terminal_rate(replay)), {"diffusion_loss": loss}
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 16])
@@ -305,6 +351,7 @@ def test_generated_transitions_resemble_the_real_ones():
     The fit starts cold, so what it is given to start from must not matter.
     """
     config = replace(SMALL, train_steps=600, batch_size=256, lr=2e-3, sampler_steps=24, warm_start=False)
+    config = replace(config, match_terminals=False)  # the flags themselves are tested, too
     real = transitions(4_000)
     replay = rb.add(rb.make(rb.layout_of(SPEC), 8_000), stored_of(real))
     untrained, other = seeds()[0]

@@ -55,6 +55,8 @@ class Config:
     """whether a fit continues from the previous one; if not, it starts from new weights"""
     model_terminals: bool = True
     """whether terminations are modelled; if not, no generated transition terminates"""
+    match_terminals: Annotated[bool, AddedLater(False)] = True
+    """whether as many generated transitions terminate as in the replay; if not, those whose flag is over ½ do"""
     model_change: bool = False
     """whether s' − s is modelled instead of s'"""
     normalize_reward: bool = True
@@ -108,6 +110,7 @@ PAPER = Config(
     sampler_steps=128,
     sigma_max=80.0,
     squash_beyond=0.0,
+    match_terminals=False,
 )
 
 
@@ -131,6 +134,7 @@ class State(NamedTuple):
     ema: Denoiser
     optimiser: optax.OptState
     scales: Scales
+    terminal_rate: Array  # share of the replay's transitions that terminate
 
 
 def sizes(config: Config, spec: EnvSpec) -> tuple[int, ...]:
@@ -148,17 +152,29 @@ def encode(config: Config, transition: Transition) -> Array:
 
 
 def decode(config: Config, spec: EnvSpec, vectors: Array) -> Transition:
-    """The inverse of `encode`; clips actions to [−1, 1] and thresholds the terminal flag at ½."""
+    """The inverse of `encode`, except that `discount` is the terminal flag d (see `discounts`); clips actions to
+    [−1, 1]."""
     stops = [sum(sizes(config, spec)[: i + 1]) for i in range(4)]
     s, a, r, following, d = jnp.split(vectors, stops, axis=-1)
-    ends = d[..., 0] > 0.5 if config.model_terminals else jnp.zeros(r.shape[:-1], bool)
     return Transition(
         obs=s,
         action=jnp.clip(a, -1.0, 1.0),
         reward=r[..., 0],
-        discount=jnp.where(ends, 0.0, spec.gamma).astype(vectors.dtype),
+        discount=d[..., 0] if config.model_terminals else jnp.zeros_like(r[..., 0]),
         next_obs=s + following if config.model_change else following,
     )
+
+
+def discounts(config: Config, spec: EnvSpec, flags: Array, rate: Array) -> Array:
+    """The discounts of transitions with terminal flags [N]: 0 for a share `rate` of them, those with the largest flags.
+
+    Without `match_terminals`, it is 0 where a flag is over ½; nothing makes these as many as in the replay.
+    """
+    ends = flags > 0.5
+    if config.match_terminals:
+        chosen = jnp.arange(flags.shape[0]) < jnp.round(rate * flags.shape[0]).astype(jnp.int32)
+        ends = jnp.zeros(flags.shape, bool).at[jnp.argsort(-flags)].set(chosen)
+    return jnp.where(ends & config.model_terminals, 0.0, spec.gamma).astype(flags.dtype)
 
 
 def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> Scales:
@@ -181,6 +197,12 @@ def scales(config: Config, spec: EnvSpec, replay: rb.Replay) -> Scales:
         low=jnp.min(jnp.where(filled, vectors, jnp.inf), axis=0),
         high=jnp.max(jnp.where(filled, vectors, -jnp.inf), axis=0),
     )
+
+
+def terminal_rate(replay: rb.Replay) -> Array:
+    """The share of the filled slots whose transition terminates."""
+    ends = (rb.everything(replay)[0].discount == 0.0) & rb.filled(replay)
+    return jnp.sum(ends) / jnp.maximum(replay.size, 1)
 
 
 def _scaled(config: Config, spec: EnvSpec) -> Array:
@@ -262,7 +284,7 @@ def init(config: Config, spec: EnvSpec, key: Key) -> State:
     dim_t, width = channels(config.dim_t, size), channels(config.width, 2 * size)  # ReLU passes half of what it reads
     model = Denoiser(size, width, key, dim_t=dim_t, blocks=config.blocks, compute_dtype=compute_dtype(config))
     scales = Scales(jnp.zeros(size), jnp.ones(size), -jnp.ones(size), jnp.ones(size))
-    return State(model, model, _optimiser(config).init(model), scales)
+    return State(model, model, _optimiser(config).init(model), scales, jnp.zeros(()))
 
 
 class Fit(NamedTuple):
@@ -285,7 +307,7 @@ def begin(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: K
     init_key, steps_key = jax.random.split(key)
     if not config.warm_start:
         state = init(config, spec, init_key)
-    state = state._replace(scales=scales(config, spec, replay))
+    state = state._replace(scales=scales(config, spec, replay), terminal_rate=terminal_rate(replay))
     shape = (config.train_steps // config.ema_every, config.ema_every)
     keys = jax.random.key_data(jax.random.split(steps_key, shape))
     return Fit(state, keys, jnp.zeros(shape))
@@ -340,5 +362,6 @@ def generate(config: Config, spec: EnvSpec, state: State, count: int, key: Key) 
             x = diffusion.sample_dpm2m(denoise, key, shape, schedule)
         return layout.pack(decode(config, spec, from_model(config, spec, state.scales, x)))
 
-    rows = jax.lax.map(batch, jax.random.split(key, batches))
-    return rows.reshape(-1, layout.width)[:count]
+    rows = jax.lax.map(batch, jax.random.split(key, batches)).reshape(-1, layout.width)[:count]
+    flag = layout.fields()["discount"].start
+    return rows.at[:, flag].set(discounts(config, spec, rows[:, flag], state.terminal_rate))
