@@ -139,9 +139,10 @@ def refresh_of(finish, generate):
     )
 
 
-@pytest.mark.parametrize(("log_every", "told_at"), [(CHUNK, (32, 56)), (24, (48, CHUNK * CHUNKS))])
-def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh(log_every, told_at, monkeypatch):
-    """The agent shows its number of updates as what it generated; refreshes at 24 and 48."""
+@pytest.mark.parametrize("fault", [None, ValueError("no simulator")], ids=["inspected", "failed"])
+def test_an_agent_goes_on_with_what_an_inspection_of_its_generated_transitions_found(fault, monkeypatch):
+    """The agent shows its number of updates as what it generated; refreshes at 24 and 48. It is told of an error of
+    100 times that, plus 1 for the second seed, and adds it to its number of updates."""
 
     def make_generating(config, spec):
         layout = rb.layout_of(spec)
@@ -152,22 +153,37 @@ def test_generated_transitions_are_inspected_and_told_one_line_after_the_refresh
         def generate(state, key):
             return state, layout.unpack(jnp.zeros((3, layout.width)) + state[0])
 
-        return make(config, spec)._replace(refresh=refresh_of(finish, generate))
+        def judge(state, error):
+            return state + error, {"told": error}
+
+        return make(config, spec)._replace(refresh=refresh_of(finish, generate)._replace(judge=judge))
 
     monkeypatch.setitem(AGENTS, "generating", types.SimpleNamespace(Config=Config, make=make_generating))
-    inspect = lambda sample: {"dynamics_error": sample.generated[:, 0, 0]}  # noqa: E731
+
+    def inspect(sample):
+        if fault:
+            raise fault
+        return {"dynamics_error": 100 * sample.generated[:, 0, 0] + np.arange(2)}
+
     monkeypatch.setattr(running, "inspector", lambda source: inspect)
     experiment = Experiment(
         *(Config(), "lsac/TimeLimited-v0"),
-        **{"steps": CHUNK * CHUNKS, "seeds": 2, "chunk": CHUNK, "log_every": log_every, "learning_starts": 0},
+        **{"steps": CHUNK * CHUNKS, "seeds": 2, "chunk": CHUNK, "log_every": CHUNK, "learning_starts": 0},
         eval_every=0,
     )
-    _, lines = train(experiment)
+    (result, lines), first = train(experiment), 24.0
     told = {
-        name: [(x["step"], x[f"train/{name}"]) for x in lines if f"train/{name}" in x and x["seed"] == 0]
-        for name in ("fitted", "dynamics_error")
+        name: [(x["step"], x["seed"], x[f"train/{name}"]) for x in lines if f"train/{name}" in x]
+        for name in ("fitted", "dynamics_error", "told")
     }
-    assert told == {"fitted": [(24, 24.0), (48, 48.0)], "dynamics_error": list(zip(told_at, (24.0, 48.0), strict=True))}
+    if fault:
+        assert told["dynamics_error"] == told["told"] == []
+        np.testing.assert_array_equal(result.learner.state, [[CHUNK * CHUNKS]] * 2)
+    else:
+        second = 48.0 + 100 * first
+        expected = [(24, 0, 100 * first), (24, 1, 100 * first + 1), (48, 0, 100 * second)]
+        assert told["told"] == told["dynamics_error"] == [*expected, (48, 1, 100 * (second + 1) + 1)]
+        assert told["fitted"] == [(24, 0, first), (24, 1, first), (48, 0, second), (48, 1, second + 1)]
 
 
 def refreshing(monkeypatch):

@@ -1,11 +1,17 @@
 """What is special to LSAC: its loss, its chains, its refined and written-back actions, its generated half-batches."""
 
+import signal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import small
+import torture
+from commands import lsac as command_line
+from commands import metrics as lines_of
 from replays import replay_of, rows_in, spec_of
 from scipy import stats
 
@@ -15,7 +21,9 @@ from lsac.agents.lsac import chains, synthesis
 from lsac.agents.lsac.config import Released
 from lsac.nn.distributions import gaussian_return_loss
 from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.presets import lsac as presets
 from lsac.replay import ring as rb
+from lsac.train.loop import Loop
 
 SPEC = spec_of(3, 2, gamma=0.9)
 LAYOUT = rb.layout_of(SPEC)
@@ -42,7 +50,7 @@ def transitions(count=None):
 
 def filled(state, seed=1):
     rows = rows_in(replay(seed, state.generated.shape[0]))
-    return state._replace(generated=jnp.asarray(rows), filled=jnp.ones((), bool))
+    return state._replace(generated=jnp.asarray(rows), share=jnp.float32(0.5))
 
 
 # The distributional loss
@@ -187,9 +195,50 @@ def test_batches_are_all_real_until_the_generator_has_run():
     marked = state._replace(generated=jnp.full_like(state.generated, 7.0))
     batch, _ = lsac.batches(options, marked, replay(), jax.random.key(1))
     assert not jnp.any(batch.reward == 7.0)
-    batch, _ = lsac.batches(options, marked._replace(filled=jnp.ones((), bool)), replay(), jax.random.key(1))
+    batch, _ = lsac.batches(options, marked._replace(share=jnp.float32(0.5)), replay(), jax.random.key(1))
     assert jnp.all(batch.reward[:, 4:] == 7.0)
     assert not jnp.any(batch.reward[:, :4] == 7.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "share", "count"),
+    [(8, 0.0, 0), (8, 0.1, 1), (8, 0.25, 2), (8, 0.4, 3), (8, 0.5, 4), (7, 0.5, 3), (2, 0.5, 1), (256, 0.123, 31)],
+)
+def test_a_share_of_a_batch_is_generated(size, share, count):
+    rows = np.asarray(lsac.generated_rows(config(batch_size=size), jnp.float32(share)))
+    np.testing.assert_array_equal(
+        rows, (np.arange(size) >= size - size // 2) & (np.arange(size) < size - size // 2 + count)
+    )
+    assert not np.asarray(lsac.generated_rows(config(synthetic=False, batch_size=size), jnp.float32(share))).any()
+
+
+def test_the_rest_of_a_batch_is_real_and_its_refined_actions_are_not_written_back():
+    options = config(synthetic_capacity=4_000, action_lr=1e-2)
+    state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
+    whole, moved = lsac.batches(options, state, replay(), jax.random.key(1))
+    part, moved_less = lsac.batches(options, state._replace(share=jnp.float32(0.25)), replay(), jax.random.key(1))
+    none, unmoved = lsac.batches(options, state._replace(share=jnp.float32(0.0)), replay(), jax.random.key(1))
+    for all_of_it, some, nothing in zip(whole, part, none, strict=True):
+        np.testing.assert_array_equal(some[:, :6], all_of_it[:, :6])
+        np.testing.assert_array_equal(some[:, 6:], nothing[:, 6:])
+        np.testing.assert_array_equal(some[:, :4], nothing[:, :4])
+    held = {row.tobytes() for row in np.asarray(transitions().obs)}
+    assert {row.tobytes() for row in np.asarray(none.obs).reshape(-1, 3)} <= held
+    moves = [{row.tobytes() for row in np.asarray(x) if row.any()} for x in (moved, moved_less, unmoved)]
+    assert [int(np.count_nonzero(np.asarray(x).any(axis=1))) for x in (moved, moved_less, unmoved)] == [12, 6, 0]
+    assert moves[2] <= moves[1] <= moves[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5])
+def test_errors_of_real_and_generated_transitions_are_told_apart(share):
+    """Generated transitions pay 1 000 and end there; the errors of real ones are near 1."""
+    agent, state = lsac.make(config(), SPEC), filled(lsac.make(config(), SPEC).init(jax.random.key(0)))
+    where, rows = LAYOUT.fields(), np.array(state.generated)
+    rows[:, where["reward"]], rows[:, where["discount"]] = 1_000.0, 0.0
+    state = state._replace(generated=jnp.asarray(rows), share=jnp.float32(share))
+    _, metrics = jax.jit(agent.update)(state, replay(), jax.random.key(1))
+    assert 0.0 < float(metrics["critic_loss"]) < 10.0
+    assert float(metrics["critic_loss_synthetic"]) == pytest.approx(1e6 if share else 0.0, rel=0.01)
 
 
 def all_alike(state):
@@ -262,19 +311,63 @@ def test_the_actor_follows_the_chain_it_was_told_to(which, expected):
 def test_refresh_fits_the_generator_and_refills_the_buffer():
     agent = lsac.make(config(), SPEC)
     state = agent.init(jax.random.key(0))
-    used = state._replace(moved=jnp.ones_like(state.moved))
+    used = state._replace(moved=jnp.ones_like(state.moved).at[:, 0].set(-0.5))
     fitted, metrics, _ = jax.jit(agent.refresh.fit)(used, replay(), jax.random.key(1))
     assert fitted.generated is None
     after, shown = jax.jit(agent.refresh.generate)(fitted, jax.random.key(2))
-    assert bool(after.filled)
+    assert float(after.share) == 0.5
     assert not np.asarray(after.moved).any()
     np.testing.assert_array_equal(LAYOUT.pack(shown), after.generated[: lsac.SHOWN])
     assert float(metrics["diffusion_loss"]) > 0
+    assert float(metrics["action_moved"]) == 0.75
+    assert float(metrics["synthetic_share"]) == 0.5
     rows = LAYOUT.unpack(after.generated)
     assert len(np.unique(np.asarray(rows.obs)[:, 0])) == 64
     assert float(jnp.max(jnp.abs(rows.action))) <= 1.0
     assert set(np.unique(np.asarray(rows.discount)).round(6)) <= {0.0, np.float32(0.9).round(6)}
     np.testing.assert_array_equal(after.chains.critics.mlp.layers[0].weight, state.chains.critics.mlp.layers[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("error", "share"),
+    [(0.0, 0.5), (0.5, 0.5), (0.6, 0.4), (0.75, 0.25), (1.0, 0.0), (17.6, 0.0), (np.inf, 0.0), (np.nan, 0.5)],
+)
+def test_the_generated_share_falls_with_the_dynamics_error(error, share):
+    agent = lsac.make(config(), SPEC)
+    state = agent.init(jax.random.key(0))
+    after, metrics = agent.refresh.judge(state, jnp.float32(error))
+    assert float(after.share) == float(metrics["synthetic_share"]) == pytest.approx(share)
+    np.testing.assert_array_equal(after.generated, state.generated)
+    assert lsac.make(config(adaptive_share=False), SPEC).refresh.judge is None
+
+
+def test_the_presets_of_the_paper_and_its_code_do_not_judge_the_generator():
+    assert presets.default("Hopper-v5").agent.adaptive_share
+    assert not presets.paper("Hopper-v5").agent.adaptive_share
+    assert not presets.released("Hopper-v5").agent.adaptive_share
+
+
+def test_a_run_is_resumed_with_the_share_that_the_simulator_has_shown(tmp_path, monkeypatch):
+    """A generator after 20 steps makes nonsense, so that no transition is generated after the refresh at step 48."""
+    options = small.flags("lsac", seeds=1, steps=96, log_every=16, checkpoint_every=32, eval_every=0, refresh_every=48)
+    command, alone, folder = ("train", "lsac", "--env", "Hopper-v5", *options, "--out"), tmp_path / "a", tmp_path / "b"
+    assert command_line(*command, alone).code == 0
+    lines = {line["step"]: line for line in lines_of(alone)}
+    assert lines[48]["train/dynamics_error"] > 1.0
+    assert lines[48]["train/synthetic_share"] == lines[96]["train/critic_loss_synthetic"] == 0.0
+
+    receive, chunks = Loop._receive, []
+
+    def interrupt(self):
+        receive(self)
+        chunks.append(self.step)
+        if self.step == 64 and chunks.count(64) == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Loop, "_receive", interrupt)
+    assert command_line(*command, folder).code == 75
+    assert command_line("resume", folder).code == 0
+    assert torture.fingerprint(folder) == torture.fingerprint(alone)
 
 
 def test_without_synthetic_data_there_is_no_generator():

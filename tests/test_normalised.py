@@ -244,11 +244,14 @@ def test_the_generator_sees_observations_as_they_are(lsac_case):
     assert signature(full) == signature(state)
     assert np.abs(np.asarray(shown.obs)[:, 0] - 100.0).max() < 50.0, "made on the scale of the simulator"
     np.testing.assert_array_equal(full.moments.mean, SOME.mean)
+    judged, metrics = jax.jit(agent.refresh.judge)(full, jnp.float32(0.9))
+    assert float(judged.agent.share) == float(metrics["synthetic_share"]) == pytest.approx(0.1)
+    assert signature(judged) == signature(state)
 
 
 def test_generated_transitions_are_normalised_when_they_are_used(lsac_case):
     config, rows = lsac_case.config, jnp.asarray(transitions(9, lsac_case.config.synthetic_capacity))
-    state = lsac_case.state.agent._replace(generated=rows, filled=jnp.ones((), bool))
+    state = lsac_case.state.agent._replace(generated=rows, share=jnp.float32(0.5))
     replay = replay_of(LAYOUT, lsac_case.rows)
     batches = jax.jit(lambda state, replay, key: lsac_agent.batches(config, state, replay, key)[0])
     raw = batches(state, replay, jax.random.key(0))

@@ -83,6 +83,9 @@ class Refresh(NamedTuple):
     """compact state, key → state, and [N] of the generated transitions"""
     compact: Callable[[Any], Any]
     """state → compact state"""
+    judge: Callable[[Any, Array], tuple[Any, Metrics]] | None = None
+    """state, error of the generated transitions in the simulator (see fidelity.py) → state, metrics; called after
+    `generate` where the simulator can be asked"""
 
     def fit(self, state: Any, replay: Any, key: Key) -> tuple[Any, Metrics, Transition]:
         """The whole fit as one function: compact state, replay, key → what `finish` returns."""

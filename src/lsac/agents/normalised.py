@@ -78,9 +78,15 @@ def _refresh(refresh: Refresh) -> Refresh:
         inner, sample = refresh.generate(state.agent, key)
         return state._replace(agent=inner), sample
 
+    def judge(state: State, error: Array) -> tuple[State, Metrics]:
+        assert refresh.judge is not None
+        inner, metrics = refresh.judge(state.agent, error)
+        return state._replace(agent=inner), metrics
+
     return refresh._replace(
         begin=lambda state, replay, key: refresh.begin(state.agent, replay, key),
         finish=finish,
         generate=generate,
         compact=lambda state: state._replace(agent=refresh.compact(state.agent)),
+        judge=judge if refresh.judge else None,
     )

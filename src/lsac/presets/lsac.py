@@ -12,7 +12,7 @@ def default(env: str) -> Experiment:
 
 def paper(env: str) -> Experiment:
     """The paper's budget: a new generator trained for 1e5 steps at every refresh, 128 Heun steps, 1e4 random steps."""
-    agent = Config(actor_clip=0.7, entropy_range="env", generator=synthesis.PAPER)
+    agent = Config(adaptive_share=False, actor_clip=0.7, entropy_range="env", generator=synthesis.PAPER)
     return Experiment(agent, env, learning_starts=10_000)
 
 
@@ -31,6 +31,7 @@ def released(env: str) -> Experiment:
         inverse_temperature=1e16,
         moment_eps=1e-16,  # √(v + 1e-16) for √v + 1e-8
         synthetic=False,
+        adaptive_share=False,
         actor_chain="overflow",
         actor_lr=1e-4,
         alpha_init=2.718281828,

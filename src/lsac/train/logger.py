@@ -7,7 +7,6 @@ checkpoint, so that a resumed run writes the same lines.
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ from lsac.runs.datafile import Record
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
 from lsac.runs.metrics import Line, MetricsLog
-from lsac.train.refresh import Fitting, Refreshed, Refresher, Report, Sample
+from lsac.train.refresh import Fitting, Refreshed, Refresher, Report
 from lsac.types import Metrics
 
 EPISODE_WINDOW = 100
@@ -60,10 +59,6 @@ class Observer(NamedTuple):
     """called with the `Loop` at the end of the run, also after an error; its simulators are still open"""
 
 
-Inspect = Callable[[Sample], dict[str, np.ndarray]]
-"""Compares generated transitions with the simulator: for each metric, one number per seed."""
-
-
 class Logger:
     """The logger of one run with all its seeds; without a folder, it only calls `watch`."""
 
@@ -72,17 +67,14 @@ class Logger:
         experiment: Experiment,
         folder: RunFolder | None,
         observer: Observer,
-        inspect: Inspect | None,
         refresher: Refresher,
     ):
         self._experiment, self._folder = experiment, folder
         self._watch, self._say, self._report = observer.watch, observer.say, observer.fitting
         self._time_left = TimeLeft(experiment, refresher)
-        self._inspect, self._inspectors = inspect, ThreadPoolExecutor(1)
-        self._inspection: tuple[int, Future[dict[str, np.ndarray]]] | None = None
         self._window: list[dict[str, jax.Array | np.ndarray]] = []  # metrics of every chunk since the last line
         self._learned_to = 0  # the step at which the last chunk of the window ends
-        self._infrequent: dict[str, np.ndarray] = {}  # metrics of refreshes, inspections and saves since the last line
+        self._infrequent: dict[str, np.ndarray] = {}  # metrics of refreshes and saves since the last line
         self._episodes: list[deque[Episode]] = [deque(maxlen=EPISODE_WINDOW) for _ in range(experiment.seeds)]
         self.logged_at = -1  # the step of the last line, evaluations not counted
         self._log: MetricsLog | None = None
@@ -97,7 +89,6 @@ class Logger:
         self._time_left.start(step)
 
     def close(self) -> None:
-        self._inspectors.shutdown(cancel_futures=True)
         if self._log:
             self._log.close()
 
@@ -126,21 +117,10 @@ class Logger:
     def fitting(self, fitting: Fitting) -> None:
         self._report(fitting)
 
-    def refreshed(self, step: int, new: Refreshed) -> None:
-        """Adds the metrics of a refresh; a thread compares the generated data with the simulator."""
-        self._finish_inspection()
+    def refreshed(self, new: Refreshed) -> None:
+        """Adds the metrics of a refresh."""
         self._infrequent |= new.numbers
         self._time_left.refreshed(float(new.numbers["time/refresh_seconds"][0]))
-        if self._inspect is not None:
-            self._inspection = step, self._inspectors.submit(self._inspect, new.sample)
-
-    def _finish_inspection(self) -> None:
-        if self._inspection:
-            try:
-                self._infrequent |= self._inspection[1].result()
-            except Exception as error:  # a diagnostic must not end a healthy run
-                self._say(f"warning: generated transitions could not be inspected ({error!r})")
-            self._inspection = None
 
     def first_bad(self, seed_index: int) -> tuple[list[str], int]:
         """The metrics of a seed that are not finite in the first such chunk, and the step at its end."""
@@ -157,8 +137,6 @@ class Logger:
         e, now = self._experiment, time.monotonic()
         fps = (step - self._last_step) * e.seeds / max(now - self._last_time, 1e-9)
         self._last_time, self._last_step, self.logged_at = now, step, step
-        if self._inspection and self._inspection[0] < step:  # started before this step, so it had time to finish
-            self._finish_inspection()
         window, rare = jax.device_get(self._window), self._infrequent
         self._window, self._infrequent = [], {}
         lines = []
@@ -196,7 +174,6 @@ class Logger:
 
     def unwritten(self) -> Record:
         """The metrics that are not yet written."""
-        self._finish_inspection()
         window = jax.device_get(self._window)
         return {
             "logged_at": self.logged_at,

@@ -15,7 +15,7 @@ import numpy as np
 from lsac.errors import CheckpointError, Diverged, EnvironmentFault, SaveFailed, Stopped
 from lsac.replay.ring import Stored
 from lsac.runs.checkpoint import Checkpoint
-from lsac.train.refresh import Fitting, Refreshed
+from lsac.train.refresh import Fitting, Inspect, Refreshed
 from lsac.train.resume import Parts, Position, Saver
 from lsac.train.stopping import Stop, interruptible
 
@@ -23,8 +23,10 @@ from lsac.train.stopping import Stop, interruptible
 class Loop:
     """The schedule of one run with all its seeds, from step 0 or from a checkpoint."""
 
-    def __init__(self, parts: Parts, saver: Saver, stop: Stop, after_chunk: Callable[[int], None]):
-        self._saver, self._stop, self._after_chunk = saver, stop, after_chunk
+    def __init__(
+        self, parts: Parts, saver: Saver, stop: Stop, inspect: Inspect | None, after_chunk: Callable[[int], None]
+    ):
+        self._saver, self._stop, self._inspect, self._after_chunk = saver, stop, inspect, after_chunk
         self._experiment, self._pool, self._logger = parts.experiment, parts.pool, parts.logger
         self.learner, self._evaluations = parts.learner, parts.evaluations
         self.position = Position()
@@ -178,9 +180,24 @@ class Loop:
             self._stop, lambda: learner.refresher.run(learner.state, learner.replay, self.step, self._fitting)
         )
         self._require_finite_refresh(refreshed)  # first, so that a model does not keep what is not finite
+        refreshed = self._inspected(refreshed)
         learner.state = refreshed.state
         learner.refresher.done(self.step)
-        self._logger.refreshed(self.step, refreshed)
+        self._logger.refreshed(refreshed)
+
+    def _inspected(self, refreshed: Refreshed) -> Refreshed:
+        """Compares the generated transitions with the simulator, if that is possible. Training waits for it, because
+        the agents may depend on the result."""
+        if self._inspect is None:
+            return refreshed
+        started, seconds = time.monotonic(), refreshed.numbers["time/refresh_seconds"]
+        try:
+            found = self._inspect(refreshed.sample)
+        except Exception as error:  # a diagnostic must not end a healthy run
+            self._saver.say(f"warning: generated transitions could not be inspected ({error!r})")
+            found = {}
+        found["time/refresh_seconds"] = seconds + np.float32(time.monotonic() - started)
+        return self.learner.refresher.judged(refreshed, found)
 
     def _fitting(self, fitting: Fitting) -> None:
         self._logger.fitting(fitting)

@@ -37,6 +37,8 @@ class Fitting(NamedTuple):
     """gradient steps of the whole fit; what follows it takes a little longer"""
 
 
+Inspect = Callable[[Sample], dict[str, np.ndarray]]
+"""Compares generated transitions with the simulator: for each metric, one number per seed."""
 Report = Callable[[Fitting], None]
 """Called between two pieces of a fit; an error that it raises ends the fit."""
 
@@ -57,6 +59,7 @@ class Refresher:
             self._advance: Any = jax.jit(over_seeds, donate_argnums=0)
             self._finish: Any = jax.jit(jax.vmap(agent.refresh.finish))
             self._generate: Any = jax.jit(jax.vmap(agent.refresh.generate), donate_argnums=0)
+            self._judge: Any = jax.jit(jax.vmap(agent.refresh.judge), donate_argnums=0) if agent.refresh.judge else None
             self._keys = {
                 purpose: jnp.stack([streams.root(seed, purpose) for seed in seeds])
                 for purpose in (streams.REFRESH, streams.GENERATE)
@@ -96,6 +99,14 @@ class Refresher:
         seeds = len(self._keys[streams.REFRESH])
         numbers["time/refresh_seconds"] = np.full(seeds, time.monotonic() - started, np.float32)
         return Refreshed(state, numbers, Sample(real, generated))
+
+    def judged(self, refreshed: Refreshed, found: dict[str, np.ndarray]) -> Refreshed:
+        """Tells the agents what an inspection of the generated transitions has found, and adds it to the metrics."""
+        state, numbers = refreshed.state, refreshed.numbers | found
+        if self._judge is not None and "dynamics_error" in found:
+            state, metrics = self._judge(state, jnp.asarray(found["dynamics_error"], jnp.float32))
+            numbers |= jax.device_get(metrics)
+        return refreshed._replace(state=state, numbers=numbers)
 
     def _fit(self, kept: Any, replay: rb.Replay, step: int, report: Report) -> Any:
         assert self._refresh is not None

@@ -24,8 +24,9 @@ from lsac.runs.wording import counted
 from lsac.train import device_memory, fidelity
 from lsac.train.evaluation import Evaluations
 from lsac.train.learner import Learner, Sizes
-from lsac.train.logger import Inspect, Logger, Observer, Say
+from lsac.train.logger import Logger, Observer, Say
 from lsac.train.loop import Loop
+from lsac.train.refresh import Inspect
 from lsac.train.resume import Parts, Saver
 from lsac.train.stopping import Stop, interruptible
 from lsac.types import Agent, EnvSpec
@@ -126,12 +127,12 @@ def assembled(
         started = time.monotonic()
         learner = interruptible(stop, partial(compiled_learner, agent, spec, e))
         observer.say(f"compiled in {time.monotonic() - started:.1f} s")
-        inspect = inspector(found) if agent.refresh else None
-        logger = Logger(e, folder, observer, inspect, learner.refresher)
+        logger = Logger(e, folder, observer, learner.refresher)
         stack.callback(logger.close)
         evaluations = Evaluations(evaluation, learner, agent.values, spec)
         parts = Parts(e, learner, pool, evaluations, logger)
-        yield Loop(parts, Saver(parts, folder, observer.say), stop, observer.after_chunk)
+        inspect = inspector(found) if agent.refresh else None
+        yield Loop(parts, Saver(parts, folder, observer.say), stop, inspect, observer.after_chunk)
 
 
 @contextmanager

@@ -115,10 +115,10 @@ def critic_loss(
 
 
 def move(
-    config: Config, chains: Chains, actor: GaussianActor, batch: Transition, real: int, alpha: Array, key: Key
+    config: Config, chains: Chains, actor: GaussianActor, batch: Transition, generated: Array, alpha: Array, key: Key
 ) -> tuple[Chains, Metrics]:
-    """One Langevin step of every critic, on its chain's own batch [C, B], of which the first `real` transitions come
-    from the replay."""
+    """One Langevin step of every critic, on its chain's own batch [C, B]; `generated` [B] marks the transitions that do
+    not come from the replay."""
     sampler, betas = sampler_of(config)
 
     def member(
@@ -133,7 +133,8 @@ def move(
         std_mean, var_mean, mean, std = aux
         error = (mean - y_q) ** 2
         clipped = jnp.mean((jnp.abs(y_z - mean) > config.bound_factor * std_mean).astype(jnp.float32))
-        record = (mean, jnp.mean(std), clipped, optax.tree.norm(grads), jnp.mean(error[:real]), jnp.mean(error[real:]))
+        errors = _mean(error, ~generated), _mean(error, generated)
+        record = (mean, jnp.mean(std), clipped, optax.tree.norm(grads), *errors)
         return optax.apply_updates(critic, updates), opt, std_mean, var_mean, record
 
     target_key, noise_key = jax.random.split(key)
@@ -141,9 +142,9 @@ def move(
     y_q, y_z = jax.vmap(return_targets, in_axes=(0, None, None, 0, 0))(chains.targets, actor, alpha, batch, keys)
     ascent = None
     if config.released.q_ascent:
-        half = jax.tree.map(lambda x: x[:, real:] if config.synthetic else x, batch)
-        total_q = jax.grad(lambda critics, b: jnp.sum(min_mean(critics, b.obs, b.action)))
-        ascent = jax.vmap(total_q)(chains.critics, half)
+        rows = generated if config.synthetic else jnp.ones_like(generated)
+        total_q = jax.grad(lambda critics, b: jnp.sum(min_mean(critics, b.obs, b.action), where=rows))
+        ascent = jax.vmap(total_q)(chains.critics, batch)
     over_critics = jax.vmap(member, in_axes=(0, 0, 0, 0, 0, None, None, 0))
     critics, opt, std_mean, var_mean, record = jax.vmap(over_critics)(
         chains.critics,
@@ -191,6 +192,11 @@ def diagnostics(config: Config, chains: Chains) -> Metrics:
     noise = 2 * eta / beta[:, None]
     below = mean(jax.tree.map(lambda v: (v < config.moment_eps).astype(jnp.float32), v))
     return {"noise_share": jnp.mean(noise / (noise + drift)), "below_floor": jnp.mean(below)}
+
+
+def _mean(values: Array, where: Array) -> Array:
+    """The mean of some of the values; 0 of none."""
+    return jnp.sum(values, where=where) / jnp.maximum(jnp.sum(where), 1).astype(values.dtype)
 
 
 def exchange(
