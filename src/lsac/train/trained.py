@@ -14,7 +14,7 @@ from lsac.runs.checkpoint import Checkpoint, contents_of
 from lsac.runs.datafile import Arrays, Record
 from lsac.runs.experiment import Experiment, from_json, make_agent, to_json
 from lsac.runs.folder import RunFolder
-from lsac.train.evaluate_run import agents_of
+from lsac.train.evaluate_run import agents_of, snapshots_of
 from lsac.train.resume import latest_returns
 from lsac.train.run import Start
 from lsac.types import Agent, EnvSpec
@@ -66,10 +66,17 @@ class Trained(NamedTuple):
 
 
 def trained_of(checkpoint: Checkpoint, agent: Agent, experiment: Experiment, complete: bool) -> Trained:
-    """The agents of a checkpoint and, if it is `complete`, all that a run continues from."""
+    """The agents of a checkpoint and, if it is `complete`, all that a run continues from. Of a checkpoint in an earlier
+    format, whose agents have other arrays than now, only the policies are kept."""
     e, record, path = experiment, checkpoint.record, checkpoint.path
     step, generated_at = (_steps(record, name, path) for name in ("step", "generated_at"))
-    returns, state = _returns(record.get("latest"), e.seeds, path), agents_of(checkpoint, agent, e.seeds)
+    returns = _returns(record.get("latest"), e.seeds, path)
+    try:
+        state = agents_of(checkpoint, agent, e.seeds)
+    except CheckpointError:
+        if complete or record["format"] == datafile.FORMAT:
+            raise
+        return Trained(e.steps_before + step, None, 0, snapshots_of(checkpoint, agent, e.seeds), returns)
     return Trained(e.steps_before + step, state, generated_at, None, returns, checkpoint if complete else None)
 
 
