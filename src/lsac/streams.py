@@ -5,7 +5,7 @@ import numpy as np
 
 from lsac.types import Key
 
-INIT, ACT, LEARN, EVALUATE, REFRESH, GENERATE = range(6)
+INIT, ACT, LEARN, EVALUATE, REFRESH, GENERATE, VALUES = range(7)
 """The independent streams of a seed."""
 
 

@@ -48,13 +48,26 @@ class Transition(NamedTuple):
     next_obs: Array
 
 
+class Entropy(NamedTuple):
+    """The entropy bonus in soft values: α times −log π of every action after the first."""
+
+    alpha: Callable[[Any], Array]
+    """state → α"""
+    neg_log_prob: Callable[[Any, Array, Key], Array]
+    """policy, obs, key → −log π(a|s) of the action a that an exploring `act` samples with this key"""
+
+
 class Values(NamedTuple):
-    """Access to an agent's critics, for diagnostics."""
+    """Access to an agent's critics, for diagnostics that compare their values with Monte-Carlo returns."""
 
     critics: Callable[[Any], Any]
     """state → the part of it that values are computed from"""
     value: Callable[[Any, Array, Array], Metrics]
     """critics, obs, action → `q`, and further estimates of the critics for this state-action pair"""
+    entropy: Entropy | None = None
+    """the entropy bonus, if the values are soft"""
+    deterministic: bool = False
+    """whether the values are those of the deterministic policy; if not, they are those of the exploring one"""
 
 
 class Refresh(NamedTuple):

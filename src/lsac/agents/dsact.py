@@ -212,5 +212,5 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         policy=lambda state: state.actor,
         act=memoryless(sac.act),
         update=update,
-        values=Values(lambda state: state.critics, value),
+        values=Values(lambda state: state.critics, value, sac.ENTROPY),
     )

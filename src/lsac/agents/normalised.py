@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lsac.nn import normalisation
 from lsac.nn.normalisation import Moments
 from lsac.replay import ring as rb
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Refresh, Transition, Values
+from lsac.types import Agent, Array, Entropy, EnvSpec, Key, Metrics, Refresh, Transition, Values
 
 
 class State(NamedTuple):
@@ -66,7 +66,18 @@ def _values(values: Values, scaled: Any) -> Values:
     def value(part: Part, obs: Array, action: Array) -> Metrics:
         return values.value(part.inner, scaled(part.moments, obs), action)
 
-    return Values(lambda state: Part(values.critics(state.agent), state.moments), value)
+    return values._replace(
+        critics=lambda state: Part(values.critics(state.agent), state.moments),
+        value=value,
+        entropy=_entropy(values.entropy, scaled) if values.entropy else None,
+    )
+
+
+def _entropy(entropy: Entropy, scaled: Any) -> Entropy:
+    def neg_log_prob(policy: Part, obs: Array, key: Key) -> Array:
+        return entropy.neg_log_prob(policy.inner, scaled(policy.moments, obs), key)
+
+    return Entropy(lambda state: entropy.alpha(state.agent), neg_log_prob)
 
 
 def _refresh(refresh: Refresh) -> Refresh:

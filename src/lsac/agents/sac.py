@@ -29,7 +29,7 @@ from lsac.nn.networks import (
 from lsac.nn.optimisers import adam, descend
 from lsac.options import AddedLater, BatchSize, Count, Decay, Layers, NotNegative, Positive, PositiveShare
 from lsac.replay import ring as rb
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Transition, Values, memoryless
+from lsac.types import Agent, Array, Entropy, EnvSpec, Key, Metrics, Transition, Values, memoryless
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,16 @@ class PolicyLosses(NamedTuple):
 def act(actor: GaussianActor, obs: Array, key: Key, explore: bool) -> Array:
     mean, log_std = actor(obs)
     return tanh_normal_sample(mean, log_std, key)[0] if explore else jnp.tanh(mean)
+
+
+def neg_log_prob(actor: GaussianActor, obs: Array, key: Key) -> Array:
+    """−log π(a|s) of the action a that `act` samples with this key; from the sample before tanh, so that it is also
+    accurate where |a| rounds to 1."""
+    return -tanh_normal_sample(*actor(obs), key)[1]
+
+
+ENTROPY = Entropy(lambda state: jnp.exp(state.log_alpha), neg_log_prob)
+"""The entropy bonus in the values of SAC, and of the agents that act as it does and have its log α."""
 
 
 def value(critics: Critic, obs: Array, action: Array) -> Metrics:
@@ -188,5 +198,5 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         policy=lambda state: state.actor,
         act=memoryless(act),
         update=update,
-        values=Values(lambda state: state.critics, value),
+        values=Values(lambda state: state.critics, value, ENTROPY),
     )

@@ -137,5 +137,5 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         policy=lambda state: state.actor,
         act=memoryless(partial(act, noise=config.exploration_noise)),
         update=update,
-        values=Values(lambda state: state.critics, value),
+        values=Values(lambda state: state.critics, value, deterministic=True),
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lsac import streams
@@ -23,7 +24,7 @@ from lsac.types import Agent, Key
 
 EVALUATION_LIMIT = 100_000
 """Steps after which an evaluation episode that neither terminates nor is truncated is ended."""
-STATE_STRIDE = 20
+STATE_STRIDE = 5
 """An evaluation keeps one state per this many steps, because neighbouring states are similar."""
 
 
@@ -38,6 +39,9 @@ class Actors(NamedTuple):
     """key, moment, envs → actions"""
     memory: Callable[[int], Any]
     """E → the initial memories of E policies, as NumPy arrays"""
+    sample: Callable[..., Any] | None
+    """`explore` that also returns −log π [E] of the actions, or zeros if the agent's values are not soft; None if its
+    values are not those of the exploring policy, or if it has none"""
 
 
 def make_actors(agent: Agent, action_dim: int) -> Actors:
@@ -52,6 +56,14 @@ def make_actors(agent: Agent, action_dim: int) -> Actors:
         draw = jax.vmap(lambda k: jax.random.uniform(k, (action_dim,), minval=-1.0, maxval=1.0))
         return draw(keys(key, moment, envs))
 
+    def sample(policy: Any, memory: Any, obs: Any, key: Key, moment: Any, envs: Any) -> Any:
+        action, memory = act(True, policy, memory, obs, key, moment, envs)
+        assert agent.values is not None
+        if (entropy := agent.values.entropy) is None:
+            return action, memory, jnp.zeros(len(envs))
+        neg_log_prob = jax.vmap(lambda o, k: entropy.neg_log_prob(policy, o, k))
+        return action, memory, neg_log_prob(obs, keys(key, moment, envs))
+
     def memory(count: int) -> Any:
         return jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], count, axis=0), agent.memory())
 
@@ -60,6 +72,7 @@ def make_actors(agent: Agent, action_dim: int) -> Actors:
         exploit=jax.jit(lambda *args: act(False, *args)),
         uniform=jax.jit(uniform),
         memory=memory,
+        sample=jax.jit(sample) if agent.values and not agent.values.deterministic else None,
     )
 
 
@@ -71,6 +84,23 @@ class Discounts(NamedTuple):
 
     def after(self, terminated: bool, truncated: bool) -> float:
         return 0.0 if terminated or (truncated and self.time_limits_terminate) else self.gamma
+
+
+class Step(NamedTuple):
+    """One step of an evaluation episode."""
+
+    obs: np.ndarray
+    action: np.ndarray
+    reward: float
+    neg_log_prob: float = 0.0
+    """−log π of the action, where it is part of the values"""
+
+
+class Trace(NamedTuple):
+    """A whole evaluation episode."""
+
+    steps: list[Step]
+    terminated: bool
 
 
 class Group:
@@ -94,6 +124,10 @@ class Group:
         self._memory = actors.memory(len(simulators))
         self._returns = np.zeros(len(simulators))
         self._lengths = np.zeros(len(simulators), int)
+        self._sampling: Group | None = None  # the first simulators, in which the exploring policy plays for its values
+        if plan.value_episodes and actors.sample is not None:
+            few = plan._replace(envs=plan.envs[: plan.value_episodes], value_episodes=0)
+            self._sampling = Group(few, simulators[: plan.value_episodes], actors, discounts, progress)
 
     def reset(self, step: int, purpose: int = streams.ACT) -> None:
         """Starts a new episode in every simulator, each from its own seed."""
@@ -147,32 +181,44 @@ class Group:
         return self._reset(i, step, None)
 
     def evaluate(self, policy: Any, step: int, deterministic: bool) -> Played:
-        """One episode in every simulator."""
-        self.reset(step, streams.EVALUATE)
-        traces: list[list[tuple[np.ndarray, np.ndarray, float]]] = [[] for _ in self.simulators]
-        found: list[np.ndarray] = []
+        """One episode in every simulator.
+
+        If values are compared with returns, their states come from episodes of the policy whose values they are: those
+        of the deterministic policy, or further ones, with random streams of their own, of the exploring policy.
+        """
         choose = self._actors.exploit if deterministic else self._actors.explore
+        traces = self._play(choose, policy, step, streams.EVALUATE, self._evaluate_key)
+        if self._sampling is not None:
+            key = jax.random.fold_in(streams.root(self.plan.seed, streams.VALUES), step)
+            judged = self._sampling._play(self._actors.sample, policy, step, streams.VALUES, key)
+        else:
+            judged = traces if self.plan.value_episodes else []
+        found = [state for trace in judged for state in evaluation_states(trace, self._discounts.gamma)]
+        width = self._obs[0].size + self.simulators[0].spaces.action_dim + 2
+        return Played(self._returns.copy(), self._lengths.copy(), np.asarray(found, np.float32).reshape(-1, width))
+
+    def _play(self, choose: Any, policy: Any, step: int, purpose: int, key: Key) -> list[Trace]:
+        """One new episode in every simulator, with the actions that `choose` returns first."""
+        self.reset(step, purpose)
+        traces = [Trace([], False) for _ in self.simulators]
         running, moment = np.ones(len(self.simulators), bool), 0
         while running.any():
-            action, self._memory = choose(
-                policy, self._memory, self._obs, self._evaluate_key, np.int32(moment), self._envs
-            )
-            action = np.asarray(action)
+            action, self._memory, *rest = choose(policy, self._memory, self._obs, key, np.int32(moment), self._envs)
+            action, neg_log_prob = np.asarray(action), np.asarray(rest[0] if rest else np.zeros(len(running)))
             for i in np.flatnonzero(running):
                 before = self._obs[i].copy()
                 self._obs[i], reward, terminated, truncated = self._step(int(i), step, action[i])
-                traces[i].append((before, action[i], reward))
+                traces[i].steps.append(Step(before, action[i], reward, neg_log_prob[i]))
                 self._returns[i] += reward
                 self._lengths[i] += 1
                 if terminated or truncated or moment + 1 >= EVALUATION_LIMIT:
                     running[i] = False
-                    found += evaluation_states(traces[i], self._discounts.gamma, terminated)
+                    traces[i] = traces[i]._replace(terminated=terminated)
             moment += 1
             self._require_finite({"obs": self._obs[None]}, step)
         for i in np.flatnonzero(~np.isfinite(self._returns)):
             raise EnvironmentFault(f"{self._name(int(i), step)}: the return of its evaluation is {self._returns[i]}")
-        width = self._obs[0].size + self.simulators[0].spaces.action_dim + 1
-        return Played(self._returns.copy(), self._lengths.copy(), np.asarray(found, np.float32).reshape(-1, width))
+        return traces
 
     def capture(self) -> GroupState | None:
         """The state of the group; None if a simulator cannot be captured."""
@@ -248,18 +294,19 @@ class Group:
         return f"environment {self.plan.envs[i]} of seed {self.plan.seed}, step {step}"
 
 
-def evaluation_states(
-    trace: list[tuple[np.ndarray, np.ndarray, float]], gamma: float, terminated: bool
-) -> list[np.ndarray]:
-    """Some states of one episode, each with its action and the discounted return that followed.
+def evaluation_states(trace: Trace, gamma: float) -> list[np.ndarray]:
+    """Some states of one episode, each with its action and two discounted sums: of the rewards that followed, and of
+    −log π of the later actions. The action itself has no entropy bonus in Q(s, a), so its own −log π is left out.
 
     If the episode was truncated, only states for which the unobserved rest weighs less than 1 % are kept.
     """
-    unseen = 0 if terminated else math.ceil(math.log(0.01) / math.log(gamma)) if 0 < gamma < 1 else len(trace)
-    following, found = 0.0, []
-    for t in range(len(trace) - 1, -1, -1):
-        obs, action, reward = trace[t]
-        following = reward + gamma * following
-        if t % STATE_STRIDE == 0 and len(trace) - t >= unseen:
-            found.append(np.concatenate([obs.reshape(-1), action, [following]]))
+    steps, found = trace.steps, []
+    unseen = 0 if trace.terminated else math.ceil(math.log(0.01) / math.log(gamma)) if 0 < gamma < 1 else len(steps)
+    rewards = later = following = 0.0
+    for t in range(len(steps) - 1, -1, -1):
+        obs, action, reward, neg_log_prob = steps[t]
+        rewards, later = reward + gamma * rewards, gamma * following
+        following = neg_log_prob + later
+        if t % STATE_STRIDE == 0 and len(steps) - t >= unseen:
+            found.append(np.concatenate([obs.reshape(-1), action, [rewards, later]]))
     return found

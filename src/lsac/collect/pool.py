@@ -44,8 +44,9 @@ def training_groups(seeds: list[int], num_envs: int) -> list[GroupPlan]:
     return [GroupPlan(seed, index, block, num_envs) for index, seed in enumerate(seeds) for block in blocks]
 
 
-def evaluation_groups(seeds: list[int], episodes: int) -> list[GroupPlan]:
-    return [GroupPlan(seed, index, list(range(episodes)), episodes) for index, seed in enumerate(seeds)]
+def evaluation_groups(seeds: list[int], episodes: int, value_episodes: int = 0) -> list[GroupPlan]:
+    envs = list(range(episodes))
+    return [GroupPlan(seed, index, envs, episodes, value_episodes) for index, seed in enumerate(seeds)]
 
 
 class Tables(NamedTuple):

@@ -24,6 +24,9 @@ class GroupPlan(NamedTuple):
     seed_index: int
     envs: list[int]
     stride: int
+    value_episodes: int = 0
+    """simulators in which an evaluation also plays an episode of the exploring policy, for the returns that values are
+    compared with; 0 if they are not compared"""
 
 
 class Episode(NamedTuple):
@@ -127,7 +130,8 @@ class Played(NamedTuple):
     lengths: np.ndarray
     """[E]"""
     states: np.ndarray
-    """[n, O + A + 1] evaluation states: an observation, the action taken, and the discounted return that followed"""
+    """[n, O + A + 2] evaluation states: an observation, the action taken, and the discounted sums of the rewards that
+    followed and of −log π of the later actions"""
 
 
 class Evaluated(NamedTuple):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import jax
@@ -49,13 +50,19 @@ class GroupRunner:
         ]
 
         # Compile now, so that compilation does not count towards the timeout of a simulator.
-        blank = self._restore(np.zeros_like(policies[0]))
-        for size in {len(plan.envs) for plan in plans}:
-            obs, key = np.zeros((size, *spec.obs_shape), spec.obs_dtype), streams.root(0, streams.ACT)
-            moment, envs = np.int32(0), np.zeros(size, np.int32)
-            actors.uniform(key, moment, envs)
-            for choose in (actors.explore, actors.exploit):
+        blank, key, moment = self._restore(np.zeros_like(policies[0])), streams.root(0, streams.ACT), np.int32(0)
+
+        def compile_for(size: int, *functions: Callable[..., Any]) -> None:
+            obs, envs = np.zeros((size, *spec.obs_shape), spec.obs_dtype), np.zeros(size, np.int32)
+            for choose in functions:
                 choose(blank, actors.memory(size), obs, key, moment, envs)
+
+        for size in {len(plan.envs) for plan in plans}:
+            actors.uniform(key, moment, np.zeros(size, np.int32))
+            compile_for(size, actors.explore, actors.exploit)
+        if actors.sample:
+            for size in {plan.value_episodes for plan in plans} - {0}:
+                compile_for(size, actors.sample)
 
     def run(self, command: wire.Command) -> wire.Result:
         """Runs one command on every group."""

@@ -1,6 +1,6 @@
 """Evaluations during training: they run concurrently, in separate simulators, with a copy of the policy."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -8,11 +8,8 @@ import numpy as np
 from lsac.collect.pool import CheckStop, Pool
 from lsac.collect.wire import Played
 from lsac.runs.datafile import Record
-from lsac.train.learner import Learner
-from lsac.types import EnvSpec, Values
-
-DIAGNOSED = 256
-"""Evaluation states per seed at which predicted values are compared with returns."""
+from lsac.train.diagnostics import Diagnostics
+from lsac.train.learner import Critics, Learner
 
 
 class Running(NamedTuple):
@@ -20,7 +17,7 @@ class Running(NamedTuple):
 
     step: int
     policies: np.ndarray
-    critics: Any
+    critics: Critics | None
 
 
 class Finished(NamedTuple):
@@ -41,9 +38,8 @@ class Evaluations:
     """At most one evaluation runs at a time. When its result is logged depends on step counters, never on wall-clock
     time, so logs are reproducible. Without a pool there are no evaluations."""
 
-    def __init__(self, pool: Pool | None, learner: Learner, values: Values | None, spec: EnvSpec):
-        self._pool, self._learner = pool, learner
-        self._diagnostics = Diagnostics(values, spec) if values else None
+    def __init__(self, pool: Pool | None, learner: Learner, diagnostics: Diagnostics | None):
+        self._pool, self._learner, self._diagnostics = pool, learner, diagnostics
         self.running: Running | None = None
         policies = np.array(learner.policies)
         self.best = Best(np.full(len(policies), -np.inf), [0] * len(policies), policies)
@@ -71,8 +67,8 @@ class Evaluations:
         self.latest = np.array([seed.returns.mean() for seed in played])
         self.best = better(self.best, done, self.latest)
         diagnosed: list[dict[str, float]] = [{} for _ in played]
-        if self._diagnostics:
-            diagnosed = self._diagnostics.of(done.critics, [seed.states for seed in played])
+        if self._diagnostics and done.critics:
+            diagnosed = self._diagnostics.of(done.step, done.critics, [seed.states for seed in played])
         return Finished(done.step, [summary(seed) | more for seed, more in zip(played, diagnosed, strict=True)])
 
     def record(self) -> tuple[Record | None, dict[str, np.ndarray]]:
@@ -88,7 +84,7 @@ class Evaluations:
         if record is None or self._pool is None:
             return
         like, tree = jax.tree.flatten(jax.eval_shape(self._learner.critics))
-        leaves = [arrays[f"critics.{i}"] for i in range(len(like))]
+        leaves = [arrays[name] for name in (f"critics.{i}" for i in range(len(like))) if name in arrays]
         wanted = [(self._pool.policy_shape, np.dtype(np.float32)), *((x.shape, x.dtype) for x in like)]
         if [(x.shape, x.dtype) for x in (arrays["policies"], *leaves)] != wanted:
             raise ValueError("the arrays of the running evaluation have other shapes")
@@ -114,27 +110,3 @@ def better(best: Best, done: Running, means: np.ndarray) -> Best:
     policies = np.where(improved[:, None], done.policies, best.policies)
     steps = [done.step if now else old for now, old in zip(improved, best.steps, strict=True)]
     return Best(np.where(improved, means, best.returns), steps, policies)
-
-
-class Diagnostics:
-    """Compares the values that critics predict with the returns that followed."""
-
-    def __init__(self, values: Values, spec: EnvSpec):
-        self._value = jax.jit(jax.vmap(jax.vmap(values.value, in_axes=(None, 0, 0))))
-        self._spec = spec
-
-    def of(self, critics: Any, states: list[np.ndarray]) -> list[dict[str, float]]:
-        """Per seed: mean predicted values at evaluation states, the mean return that followed, and their difference."""
-        spec, columns = self._spec, self._spec.obs_dim + self._spec.action_dim + 1
-        chosen = [x[np.linspace(0, len(x) - 1, DIAGNOSED).astype(int)] if len(x) else None for x in states]
-        table = np.stack([np.zeros((DIAGNOSED, columns), np.float32) if x is None else x for x in chosen])
-        obs = table[..., : spec.obs_dim].reshape(*table.shape[:2], *spec.obs_shape)
-        values = jax.device_get(self._value(critics, obs, table[..., spec.obs_dim : -1]))
-        results: list[dict[str, float]] = []
-        for seed_index, x in enumerate(chosen):
-            means = {} if x is None else {name: float(value[seed_index].mean()) for name, value in values.items()}
-            if x is not None:
-                means["mc_return"] = float(x[:, -1].mean())
-                means["q_bias"] = means["q"] - means["mc_return"]
-            results.append(means)
-        return results

@@ -11,7 +11,15 @@ from lsac import streams
 from lsac.collect import snapshot
 from lsac.replay import ring as rb
 from lsac.train.refresh import Refresher, completed
-from lsac.types import Agent, Array, EnvSpec, Key, Metrics
+from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values
+
+
+class Critics(NamedTuple):
+    """The part of the agents' states that values are computed from; for all seeds, with a leading axis S."""
+
+    critics: Any
+    alpha: Array | None
+    """weight of the entropy bonus, if values are soft"""
 
 
 class Learned(NamedTuple):
@@ -83,7 +91,7 @@ class Learner:
         self.refresher = Refresher(agent, layout, seeds, axes)
         self._critics: Any = None
         if agent.values is not None:
-            read = jax.vmap(agent.values.critics)
+            read = jax.vmap(_read_critics(agent.values))
             self._critics = jax.jit(lambda state: jax.tree.map(jnp.copy, read(state)))
         self._diagnostics = jax.jit(jax.vmap(agent.diagnostics)) if agent.diagnostics else None
         self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
@@ -126,7 +134,7 @@ class Learner:
         self.added += self._sizes.chunk
         return metrics
 
-    def critics(self) -> Any:
+    def critics(self) -> Critics | None:
         """A copy of the current critics, for diagnostics that are computed after the episodes of an evaluation."""
         return self._critics(self.state) if self._critics else None
 
@@ -167,6 +175,10 @@ class Learner:
     def set_state(self, state: Any) -> None:
         self.state = jax.tree.map(jnp.asarray, state)
         self.policies = self._snapshot(self.state)
+
+
+def _read_critics(values: Values) -> Callable[[Any], Critics]:
+    return lambda state: Critics(values.critics(state), values.entropy.alpha(state) if values.entropy else None)
 
 
 def _store(agent: Agent) -> Callable[..., tuple[Any, rb.Replay]]:

@@ -1,5 +1,6 @@
 """Builds, trains, saves and closes a run; the only place where its parts are put together."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import Resumed, RunFolder
 from lsac.runs.wording import counted
 from lsac.train import device_memory, fidelity
+from lsac.train.diagnostics import Diagnostics
 from lsac.train.evaluation import Evaluations
 from lsac.train.learner import Learner, Sizes
 from lsac.train.logger import Logger, Observer, Say
@@ -31,6 +33,8 @@ from lsac.train.resume import Parts, Saver
 from lsac.train.stopping import Stop, interruptible
 from lsac.types import Agent, EnvSpec
 
+VALUES_EVERY = 5
+"""An evaluation adds one episode of the exploring policy, for its values, per this many episodes."""
 RESUMES = {
     "exact": "exact: the simulators continue where they were",
     "episode": "not exact: the simulators cannot be captured and start new episodes",
@@ -121,7 +125,10 @@ def assembled(
         evaluation = None
         if e.eval_every and found.evaluation is not None:
             share = e.workers or max(1, workers // 3)  # evaluations run beside training and may take longer
-            evaluation = stack.enter_context(evaluation_pool(e, spec, found.evaluation, e.eval_episodes, share))
+            value_episodes = math.ceil(e.eval_episodes / VALUES_EVERY) if agent.values else 0
+            evaluation = stack.enter_context(
+                evaluation_pool(e, spec, found.evaluation, e.eval_episodes, share, value_episodes)
+            )
         work = f"{counted(e.updates_per_chunk, 'update')} × {counted(e.seeds, 'seed')}"
         observer.say(f"compiling {work} into one program …")
         started = time.monotonic()
@@ -129,7 +136,8 @@ def assembled(
         observer.say(f"compiled in {time.monotonic() - started:.1f} s")
         logger = Logger(e, folder, observer, learner.refresher)
         stack.callback(logger.close)
-        evaluations = Evaluations(evaluation, learner, agent.values, spec)
+        diagnostics = Diagnostics(agent.values, spec, e.seed_list, observer.say) if agent.values else None
+        evaluations = Evaluations(evaluation, learner, diagnostics)
         parts = Parts(e, learner, pool, evaluations, logger)
         inspect = inspector(found) if agent.refresh else None
         yield Loop(parts, Saver(parts, folder, observer.say), stop, inspect, observer.after_chunk)
@@ -137,10 +145,10 @@ def assembled(
 
 @contextmanager
 def evaluation_pool(
-    experiment: Experiment, spec: EnvSpec, source: Source, episodes: int, workers: int
+    experiment: Experiment, spec: EnvSpec, source: Source, episodes: int, workers: int, value_episodes: int = 0
 ) -> Iterator[Pool]:
-    """A pool for evaluations of `episodes` episodes per seed."""
-    pool = Pool(experiment, spec, source, evaluation_groups(experiment.seed_list, episodes), workers)
+    """A pool for evaluations of `episodes` episodes per seed, and `value_episodes` for the values of its critics."""
+    pool = Pool(experiment, spec, source, evaluation_groups(experiment.seed_list, episodes, value_episodes), workers)
     try:
         yield pool
     finally:

@@ -22,7 +22,7 @@ from lsac.agents.lsac import chains as ch
 from lsac.agents.lsac import synthesis
 from lsac.agents.lsac.chains import Chains, refined
 from lsac.agents.lsac.config import Config
-from lsac.agents.sac import act, alpha_loss, entropy_target
+from lsac.agents.sac import ENTROPY, act, alpha_loss, entropy_target
 from lsac.nn.networks import NARROW_LOG_STD, GaussianActor, GaussianCritic, polyak, sample_actions, select
 from lsac.nn.optimisers import adam, descend
 from lsac.replay import ring as rb
@@ -261,6 +261,6 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         act=memoryless(act),
         update=update,
         diagnostics=lambda state: ch.diagnostics(config, state.chains),
-        values=Values(lambda state: state.chains.critics, ch.value),
+        values=Values(lambda state: state.chains.critics, ch.value, ENTROPY),
         refresh=refresh if config.synthetic else None,
     )

@@ -73,10 +73,12 @@ def init(config: Config, spec: EnvSpec, key: Key) -> Chains:
 
 
 def value(critics: GaussianCritic, obs: Array, action: Array) -> Metrics:
-    """Mean and std over chains of their Q, and the mean predicted std of the return."""
+    """Mean and std over chains of their Q, the mean predicted std of the return, and the mean difference between the
+    largest and the smallest Q of a chain's critics, if there are several."""
     mean, std = jax.vmap(jax.vmap(lambda critic: critic(obs, action)))(critics)
     q = jnp.min(mean, axis=1)
-    return {"q": jnp.mean(q), "q_spread": jnp.std(q), "return_std": jnp.mean(std)}
+    values = {"q": jnp.mean(q), "q_spread": jnp.std(q), "return_std": jnp.mean(std)}
+    return values if mean.shape[1] == 1 else values | {"twin_gap": jnp.mean(jnp.max(mean, axis=1) - q)}
 
 
 def refined(critics: GaussianCritic, batch: Transition, lr: float) -> Array:
