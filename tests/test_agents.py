@@ -383,6 +383,36 @@ def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
         datafile.unnamed(datafile.named(case.state), like, tmp_path)
 
 
+# values
+
+SOFT, DETERMINISTIC = {"lsac", "sac", "redq", "dsact"}, {"td3"}
+
+
+def test_values_say_with_which_episodes_they_are_compared(case):
+    """Soft ones with the entropy of the exploring policy, those of TD3 with deterministic episodes."""
+    values = case.agent.values
+    assert (values.entropy is not None) == (case.name in SOFT)
+    assert values.deterministic == (case.name in DETERMINISTIC)
+    if values.entropy is not None:
+        np.testing.assert_allclose(values.entropy.alpha(case.state), np.exp(case.state.log_alpha), rtol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", sorted(SOFT))
+def test_the_entropy_of_an_action_is_that_of_the_action_that_the_same_key_gives(algorithm):
+    """By the density of tanh(u), u Gaussian, at the action itself, in float64."""
+    agent = AGENTS[algorithm].make(small.config(algorithm), SPEC)
+    policy, obs = agent.policy(agent.init(jax.random.key(0))), jnp.array([0.5, -1.0, 2.0])
+    keys = jax.random.split(jax.random.key(1), 64)
+    action = np.asarray(jax.vmap(lambda key: agent.act(policy, (), obs, key, True)[0])(keys), np.float64)
+    found = jax.vmap(lambda key: agent.values.entropy.neg_log_prob(policy, obs, key))(keys)
+    mean, log_std = (np.asarray(x, np.float64) for x in policy(obs))
+    z = (np.arctanh(action) - mean) / np.exp(log_std)
+    log_prob = -0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi) - np.log(1 - action**2)
+    near = np.abs(action).max(axis=1) < 0.999  # beyond, the rounding of the action shows
+    assert near.sum() > 40
+    np.testing.assert_allclose(found[near], -log_prob.sum(axis=1)[near], rtol=1e-3, atol=1e-3)
+
+
 # Adam
 
 

@@ -11,7 +11,7 @@ import small
 from gymnasium import spaces
 
 from lsac import streams
-from lsac.collect.groups import Discounts, Group, evaluation_states, make_actors
+from lsac.collect.groups import Discounts, Group, Step, Trace, evaluation_states, make_actors
 from lsac.collect.pool import Pool, evaluation_groups, training_groups
 from lsac.collect.wire import Episode, GroupPlan
 from lsac.envs.gymnasium import Simulator, Spaces
@@ -19,7 +19,7 @@ from lsac.envs.sources import Source, given
 from lsac.errors import CheckpointError, EnvironmentFault
 from lsac.replay.ring import FIRST, PACKED, layout_of
 from lsac.runs.experiment import Experiment
-from lsac.types import Agent, memoryless
+from lsac.types import Agent, Entropy, Values, memoryless
 
 GAMMA = 0.9
 
@@ -233,19 +233,143 @@ def test_evaluation_gives_one_episode_per_environment_without_noise():
     assert {float(action[0]) for env in envs for action in env.actions} == {0.25}
 
 
-def test_evaluation_states_pair_a_state_and_action_with_the_discounted_return_that_followed():
-    reward, gamma = 2.0, 0.5
-    trace = [(np.full(1, t, np.float32), np.full(1, -t, np.float32), reward) for t in range(50)]
-    ended = evaluation_states(trace, gamma, terminated=True)
-    assert [state[0] for state in ended] == [40, 20, 0]
-    for obs, action, following in ended:
-        assert action == -obs
-        assert following == pytest.approx(sum(reward * gamma**k for k in range(50 - int(obs))), rel=1e-6)
-    cut = evaluation_states(
-        trace, gamma, terminated=False
-    )  # 0.5⁷ < 0.01: the last six steps have too much ahead of them
-    assert [state[0] for state in cut] == [40, 20, 0]
-    assert [state[0] for state in evaluation_states(trace[:45], gamma, terminated=False)] == [20, 0]
+# the returns that values are compared with
+
+REWARDS, NEG_LOG_PROBS = (1.0, 2.0, 4.0, 8.0, -1.0, 0.5, 3.0), (100.0, 0.1, 0.2, -0.4, 0.8, 1.6, 3.2)
+
+
+def trace_of(length, terminated, rewards=None, neg_log_probs=None):
+    each = zip(range(length), rewards or [2.0] * length, neg_log_probs or [0.5] * length, strict=True)
+    steps = [Step(np.full(1, t, np.float32), np.full(1, -t, np.float32), r, h) for t, r, h in each]
+    return Trace(steps, terminated)
+
+
+def test_a_state_comes_with_its_action_and_the_discounted_rewards_and_entropy_that_followed():
+    """By hand, γ = ½: the reward of the action itself counts, its own −log π does not."""
+    last, first = evaluation_states(trace_of(7, True, REWARDS, NEG_LOG_PROBS), 0.5)
+    np.testing.assert_allclose(last, [5, -5, 0.5 + 3.0 / 2, 3.2 / 2])
+    rewards = 1.0 + 2.0 / 2 + 4.0 / 4 + 8.0 / 8 - 1.0 / 16 + 0.5 / 32 + 3.0 / 64
+    entropy = 0.1 / 2 + 0.2 / 4 - 0.4 / 8 + 0.8 / 16 + 1.6 / 32 + 3.2 / 64
+    np.testing.assert_allclose(first, [0, 0, rewards, entropy])
+
+
+def test_after_a_truncation_only_states_count_whose_rest_was_seen():
+    """0.5⁷ < 0.01: a state needs seven steps; with γ = 1, it needs the whole episode."""
+
+    def kept(length, terminated, gamma=0.5):
+        return [int(state[0]) for state in evaluation_states(trace_of(length, terminated), gamma)]
+
+    assert kept(20, True) == [15, 10, 5, 0]
+    assert kept(17, False) == [10, 5, 0]
+    assert kept(16, False) == [5, 0]
+    assert kept(6, False) == []
+    assert kept(20, False, gamma=1.0) == [0]
+    assert kept(20, True, gamma=1.0) == [15, 10, 5, 0]
+    _, first = evaluation_states(trace_of(12, False), 0.5)
+    np.testing.assert_allclose(first[2:], [2 * (2 - 0.5**11), 0.5 * (1 - 0.5**11)])
+
+
+def neg_log_prob(policy, obs, key):
+    """Not that of `CONSTANT`, but a number by which the observation and the key are known again."""
+    return obs[2] + jax.random.uniform(key, ())
+
+
+EXPLORED = Values(lambda state: state, lambda critics, obs, action: {"q": obs[0]})
+SOFT = EXPLORED._replace(entropy=Entropy(lambda state: jnp.float32(0.0), neg_log_prob))
+
+
+def judged(values, step=0, seed=0, envs=3, value_episodes=2, **options):
+    """One evaluation of episodes of seven steps: what it returned, and the environments."""
+    made = [Counter(i, length=7, **options) for i in range(envs)]
+    plan = GroupPlan(seed, 0, list(range(envs)), envs, value_episodes)
+    actors = make_actors(CONSTANT._replace(values=values), 1)
+    group = Group(plan, [Simulator(env) for env in made], actors, Discounts(0.5), np.zeros(2, np.int64))
+    return group.evaluate(POLICY, step, deterministic=True), made
+
+
+def test_values_of_an_exploring_policy_are_compared_with_further_episodes_that_it_plays():
+    """In the first two of three simulators, after the deterministic episodes, which stay what is counted."""
+    played, envs = judged(SOFT)
+    np.testing.assert_array_equal(played.returns, [28.0] * 3)
+    np.testing.assert_array_equal(played.lengths, [7] * 3)
+    assert [len(env.actions) for env in envs] == [14, 14, 7]
+    assert {float(action[0]) for env in envs for action in env.actions[:7]} == {0.25}
+    explored = [np.concatenate(env.actions[7:]) for env in envs[:2]]
+    assert np.unique(explored).size == 14
+    np.testing.assert_array_equal(played.states[:, :3], [[0, 1, 5], [0, 1, 0], [1, 1, 5], [1, 1, 0]])
+    np.testing.assert_allclose(played.states[:, 3], [explored[i][t] for i in range(2) for t in (5, 0)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("soft", [True, False])
+def test_the_entropy_of_later_actions_is_that_of_the_actions_that_were_played(soft):
+    """The key of an action is that of its −log π: here (action − 0.25)/0.5 is the number that the key gives."""
+    played, envs = judged(SOFT if soft else EXPLORED)
+    for state in played.states:
+        i, _, t, action, rewards, entropy = state
+        noise = (np.concatenate(envs[int(i)].actions[7:]) - 0.25) / 0.5
+        assert action == pytest.approx(0.25 + 0.5 * noise[int(t)], abs=1e-6)
+        later = range(int(t) + 1, 7)
+        assert rewards == pytest.approx(sum(0.5 ** (k - t) * (k + 1) for k in (int(t), *later)), rel=1e-6)
+        expected = sum(0.5 ** (k - t) * (k + noise[k]) for k in later)
+        assert entropy == pytest.approx(expected if soft else 0.0, rel=1e-5)
+
+
+def test_values_of_a_deterministic_policy_are_compared_with_the_deterministic_episodes():
+    played, envs = judged(EXPLORED._replace(deterministic=True))
+    assert [len(env.actions) for env in envs] == [7] * 3
+    np.testing.assert_array_equal(played.states[:, 0], [0, 0, 1, 1, 2, 2])
+    assert set(played.states[:, 3]) == {0.25}
+    assert set(played.states[:, 5]) == {0.0}
+
+
+@pytest.mark.parametrize("values", [SOFT, EXPLORED._replace(deterministic=True)], ids=["exploring", "deterministic"])
+def test_an_evaluation_that_compares_no_values_plays_nothing_more(values):
+    played, envs = judged(values, value_episodes=0)
+    assert [len(env.actions) for env in envs] == [7] * 3
+    assert played.states.shape == (0, 6)
+
+
+def test_noise_in_episodes_for_values_is_new_in_every_evaluation_and_the_same_when_it_is_repeated():
+    first, again, later, other = (
+        judged(SOFT, step=step, seed=seed)[0].states for step, seed in ((0, 0), (0, 0), (8, 0), (0, 1))
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.unique(np.concatenate([first, later, other])[:, 3]).size == 12
+
+
+def test_episodes_for_values_start_from_their_own_stream():
+    class Seeded(Counter):
+        def reset(self, *, seed=None, options=None):
+            self.seeds = [*getattr(self, "seeds", []), seed]
+            return super().reset(seed=seed)
+
+    env = Seeded(length=7)
+    actors = make_actors(CONSTANT._replace(values=SOFT), 1)
+    group = Group(GroupPlan(3, 0, [4], 1, 1), [Simulator(env)], actors, Discounts(0.5), np.zeros(2, np.int64))
+    group.evaluate(POLICY, 40, deterministic=True)
+    assert env.seeds == [streams.reset_seed(3, 4, 40, purpose) for purpose in (streams.EVALUATE, streams.VALUES)]
+
+
+def test_a_memory_is_new_for_the_episodes_for_values():
+    env = Counter(length=7)
+    actors = make_actors(COUNTING._replace(values=EXPLORED), 1)
+    group = Group(GroupPlan(0, 0, [0], 1, 1), [Simulator(env)], actors, Discounts(0.5), np.zeros(2, np.int64))
+    group.evaluate(POLICY, 0, deterministic=True)
+    np.testing.assert_allclose(np.concatenate(env.actions), [0.01 * (t % 7) for t in range(14)], rtol=1e-6)
+
+
+def test_a_reward_that_is_not_finite_in_an_episode_for_values_is_refused_with_its_place():
+    class Late(Counter):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, np.inf if obs[1] == 1 and obs[2] == 2 else reward, *rest
+
+    actors = make_actors(CONSTANT._replace(values=SOFT), 1)
+    group = Group(GroupPlan(3, 0, [4], 1, 1), [Simulator(Late())], actors, Discounts(0.5), np.zeros(2, np.int64))
+    with pytest.raises(
+        EnvironmentFault, match=r"^environment 4 of seed 3, step 40: the return of its evaluation is inf$"
+    ):
+        group.evaluate(POLICY, 40, deterministic=True)
 
 
 @pytest.mark.parametrize("field", ["observation", "reward"])

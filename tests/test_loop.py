@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lsac.agents import AGENTS
-from lsac.envs.sources import given
+from lsac.envs.gymnasium import Spaces
+from lsac.envs.sources import Environments, Source, given
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
 from lsac.train import logger
@@ -19,7 +21,7 @@ from lsac.train.logger import TimeLeft
 from lsac.train.refresh import Fitting, Refresher
 from lsac.train.run import Observer, run
 from lsac.train.stopping import Stop
-from lsac.types import Agent, Refresh, memoryless
+from lsac.types import Agent, Entropy, Refresh, Values, memoryless
 
 CHUNK, CHUNKS, UPDATES = 8, 7, 4
 
@@ -201,6 +203,62 @@ def refreshing(monkeypatch):
         **{"steps": CHUNK * CHUNKS - 3, "chunk": CHUNK, "log_every": CHUNK, "learning_starts": 8, "eval_every": 0},
     )
     return experiment, given(lambda: gym.make("lsac/TimeLimited-v0"))
+
+
+class Corridor(gym.Env):
+    """Shows how many of its ten steps are done. An action of 0 is worth 5, any other 1."""
+
+    observation_space = gym.spaces.Box(0.0, 10.0, (1,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.full(1, self.t, np.float32), 5.0 if action[0] == 0.0 else 1.0, self.t == 10, False, {}
+
+
+def test_an_agent_that_knows_its_soft_values_has_no_bias(monkeypatch):
+    """Its exploring actions are uniform in [−1, 1], so −log π = log 2; α is a tenth of 1 + the number of updates, and
+    Q(s, a) = Σ γᵏ + α Σ γᵏ log 2, the second sum without k = 0. At first that is less than the spread, which is 3."""
+    gamma, log_2 = 0.5, float(np.log(2.0))
+
+    def value(alpha, obs, action):
+        left = 10.0 - obs[0]
+        total = (1.0 - gamma**left) / (1.0 - gamma)
+        return {"q": total + alpha * log_2 * (total - 1.0), "q_spread": jnp.float32(3.0)}
+
+    def make_knowing(config, spec):
+        alpha = lambda state: 0.1 * (1.0 + state[0])  # noqa: E731
+        act = lambda policy, obs, key, explore: jax.random.uniform(key, (1,), minval=-1.0) if explore else jnp.zeros(1)  # noqa: E731
+        entropy = Entropy(alpha, lambda policy, obs, key: jnp.float32(log_2))
+        return make(config, spec)._replace(act=memoryless(act), values=Values(alpha, value, entropy))
+
+    monkeypatch.setitem(AGENTS, "knowing", types.SimpleNamespace(Config=Config, make=make_knowing))
+    experiment = Experiment(
+        *(Config(), "corridor"),
+        **{"steps": 2 * CHUNK, "seeds": 2, "chunk": CHUNK, "learning_starts": 0, "gamma": gamma},
+        **{"eval_every": CHUNK, "eval_episodes": 10, "log_every": CHUNK},
+    )
+    here = Source(Corridor, None)
+    environments = Environments("corridor", here, here, Spaces(Corridor()))
+    lines, said = [], []
+    observer = Observer(lambda progress: lines.extend(progress.lines), said.append)
+    assert run(experiment, environments, observer=observer).finished
+    lines = [line for line in lines if "eval/q" in line]
+    assert [(line["step"], line["seed"]) for line in lines] == [(CHUNK * i, seed) for i in range(3) for seed in (0, 1)]
+    for line in lines:
+        assert (line["eval/mean_reward"], line["eval/mean_ep_length"]) == (50.0, 10.0), "of the deterministic policy"
+        alpha, totals = 0.1 * (1 + line["step"]), np.array([(1 - gamma**left) / (1 - gamma) for left in (5, 10)])
+        assert line["eval/mc_return"] == pytest.approx(np.mean(totals + alpha * log_2 * (totals - 1)), rel=1e-6)
+        for name in ("q_bias", "q_bias_std", "q_bias_normalised", "q_error"):
+            assert line[f"eval/{name}"] == pytest.approx(0.0, abs=1e-6), name
+    apart = [text for text in said if text.startswith("warning: seed")]
+    assert [text.split(":")[1] for text in apart] == [" seed 0", " seed 1"], "once each"
+    assert all("its critics disagree by 3 about a value of 2 (step 0)" in text for text in apart)
 
 
 def test_a_refresh_tells_its_progress_and_the_time_left_counts_it(monkeypatch):

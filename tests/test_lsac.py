@@ -465,3 +465,18 @@ def test_diagnostics_of_the_sampler_by_hand():
     assert float(numbers["below_floor"]) == pytest.approx(low)
     assert float(numbers["noise_share"]) == pytest.approx(2 * 0.4 / 20 / (2 * 0.4 / 20 + drift), rel=1e-4)
     assert lsac.make(config(sampler="sgld"), SPEC).diagnostics(state) == {}
+
+
+def test_the_twin_gap_is_the_mean_over_chains_of_the_difference_between_their_two_critics():
+    agent = lsac.make(config(synthetic=False), SPEC)
+    state = agent.init(jax.random.key(0))
+    obs, action = jnp.ones(3), jnp.zeros(2)
+    found = agent.values.value(agent.values.critics(state), obs, action)
+    q = [
+        [jax.tree.map(lambda x, c=c, k=k: x[c, k], state.chains.critics)(obs, action)[0] for k in (0, 1)]
+        for c in range(3)
+    ]
+    assert float(found["twin_gap"]) == pytest.approx(np.mean([abs(one - other) for one, other in q]), rel=1e-5)
+    alone = lsac.make(config(synthetic=False, critics_per_chain=1), SPEC)
+    critics = alone.values.critics(alone.init(jax.random.key(0)))
+    assert "twin_gap" not in alone.values.value(critics, obs, action)

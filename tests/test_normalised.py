@@ -176,6 +176,22 @@ def test_values_are_those_of_normalised_observations(case):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+def test_values_are_compared_with_the_episodes_and_the_entropy_of_the_algorithm(case):
+    """−log π is that of the policy at the normalised observation, α that of the state inside."""
+    state, key = case.state._replace(moments=SOME), jax.random.key(3)
+    found, inner = case.agent.values, case.inner.values
+    assert found.deterministic == inner.deterministic
+    assert (found.entropy is None) == (inner.entropy is None)
+    if inner.entropy is None:
+        return
+    obs = jnp.asarray(obs_of(case.chunks[0][0])[0], jnp.float32)
+    policy, scaled = case.inner.policy(state.agent), by_hand(SOME, np.asarray(obs))
+    expected = inner.entropy.neg_log_prob(policy, scaled, key)
+    np.testing.assert_allclose(found.entropy.neg_log_prob(case.agent.policy(state), obs, key), expected, rtol=1e-3)
+    assert abs(float(expected - inner.entropy.neg_log_prob(policy, obs, key))) > 1e-3
+    assert found.entropy.alpha(state) == inner.entropy.alpha(state.agent)
+
+
 def test_an_update_is_that_of_the_algorithm_on_normalised_transitions(case):
     rows, state = transitions(77, CAPACITY), case.state._replace(moments=SOME)
     key = jax.random.key(3)

@@ -31,6 +31,7 @@ from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
+from lsac.train.diagnostics import compared
 
 # the interval
 
@@ -649,7 +650,8 @@ def test_every_diagnostic_panel_is_a_metric_that_a_run_writes(tmp_path):
     pair = [jax.ShapeDtypeStruct((n,), "float32") for n in (3, 1)]
     judged = jax.eval_shape(agent.values.value, agent.values.critics(state), *pair)
     known = {f"train/{name}" for name in (*update, *refresh)} | {f"eval/{name}" for name in judged}
-    known |= {"eval/mc_return", "eval/q_bias", "train/dynamics_error", "train/dynamics_error_shuffled"}
+    known |= {f"eval/{name}" for name in compared({name: np.ones(2) for name in judged}, np.full(2, 3.0))}
+    known |= {"train/dynamics_error", "train/dynamics_error_shuffled"}
     assert names <= known
 
 

@@ -521,6 +521,7 @@ EXPERIMENT = Experiment(
     "Pendulum-v1",
     **{"steps": 96, "seeds": 2, "chunk": 8, "learning_starts": 16, "replay_capacity": 64, "log_every": 32},
     **{"eval_every": 48, "eval_episodes": 1, "checkpoint_every": 48, "workers": 1},
+    gamma=0.9,  # so small that values can be compared with the returns of Pendulum's short episodes
 )
 
 
@@ -566,6 +567,7 @@ def test_an_experiment_is_stopped_and_resumed_in_its_folder(at, tmp_path):
     assert (result.finished, result.step) == (True, 96)
     assert f"continuing at step {at}; exact: the simulators continue where they were" in said
     assert torture.fingerprint(tmp_path / "stopped") == torture.fingerprint(tmp_path / "alone")
+    assert len([line for line in metrics(tmp_path / "stopped") if "eval/q_bias" in line]) == 6
     assert is_free(tmp_path / "stopped")
 
 

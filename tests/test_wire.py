@@ -29,9 +29,9 @@ GROUP = wire.GroupState(
     memory=[np.arange(4.0).reshape(2, 2).T, np.zeros((2, 0), np.int32)],
     simulators=[SIMULATOR, SIMULATOR._replace(arrays=np.zeros(0, np.uint8))],
 )
-PLAN = wire.GroupPlan(seed=7, seed_index=1, envs=[4, 5], stride=6)
+PLAN = wire.GroupPlan(seed=7, seed_index=1, envs=[4, 5], stride=6, value_episodes=2)
 EPISODE = wire.Episode(step=2, reward=-0.1, length=200)
-PLAYED = wire.Played(np.array([1.0, np.nan]), np.array([200, 3]), np.ones((0, 5), np.float32))
+PLAYED = wire.Played(np.array([1.0, np.nan]), np.array([200, 3]), np.ones((0, 6), np.float32))
 STORED = {"vectors": np.ones((2, 3, 9), np.float32), "first": np.array([[True, False, True]] * 2)}
 TABLE = wire.TableFile("/dev/shm/lsac-x/policies", [2, 50])
 RECIPE = Recipe("{}", "", ["gymnasium.wrappers:ClipAction"])

@@ -53,6 +53,8 @@ PANELS: tuple[Panel, ...] = (
     Panel("value of the critics", "eval/q", "eval/mc_return", "Q (line), Monte-Carlo return (dashes)"),
     Panel("bias of Q", "eval/q_bias"),
     Panel("spread of Q over chains or critics", "eval/q_spread"),
+    Panel("spread of Q relative to its error", "eval/calibration"),
+    Panel("difference between twin critics", "eval/twin_gap"),
     Panel("std of the return", "eval/return_std"),
     Panel("entropy coefficient α", "train/ent_coef", log=True),
     Panel("entropy of the policy", "train/entropy"),
