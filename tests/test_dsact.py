@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import linear
 import numpy as np
 import pytest
-from linear import f32, numbers, with_layer
+from linear import f32, numbers, return_gradients
+from linear import return_critics_of as critics_of
 from replays import repeated, spec_of
 
 from lsac.agents import dsact
 from lsac.errors import InputError
 from lsac.nn.distributions import gaussian_return_loss, huber_return_loss
-from lsac.nn.networks import NARROW_LOG_STD, GaussianCritic, ensemble, sample_actions
+from lsac.nn.networks import NARROW_LOG_STD, sample_actions
 from lsac.nn.optimisers import adam
 from lsac.runs.experiment import Experiment, check
 from lsac.types import Transition
@@ -33,18 +34,6 @@ gradients = {
 }
 critic_loss = jax.jit(jax.grad(dsact.critic_loss, has_aux=True), static_argnums=5)
 actor_loss = jax.jit(dsact.actor_loss)
-
-
-def raw(std):
-    """What softplus turns into this σ."""
-    return float(np.log(np.expm1(std)))
-
-
-def critics_of(*coefficients):
-    """Two stacked critics, each given as (w_s, w_a, b, σ)."""
-    shape = jax.eval_shape(lambda key: ensemble(lambda k: GaussianCritic(1, 1, (), "relu", k), 2, key), KEY)
-    weight = [[[s, a], [0, 0]] for s, a, _, _ in coefficients]
-    return with_layer(shape, weight, [[b, raw(std)] for _, _, b, std in coefficients])
 
 
 def actor_of(m_0, log_std):
@@ -73,11 +62,9 @@ def state_of(actor, critics, target_actor=None, targets=None, log_alpha=-30.0, u
 
 def numpy_gradients(name, q, std, y_q, y_z, bound, scale, eps):
     """By Q and by σ, from the formulas of the paper and of the spec, in float64."""
-    y_z = np.clip(y_z, q - bound, q + bound)
     if name == "published":
-        by_mean = -(y_q - q) / (std**2 + eps)
-        by_std = -((y_z - q) ** 2 - std**2) / (std**3 + eps)
-        return scale * by_mean / len(q), scale * by_std / len(q)
+        return return_gradients(q, std, y_q, y_z, bound, scale, eps)
+    y_z = np.clip(y_z, q - bound, q + bound)
     error = np.abs(y_z - q)
     huber = np.where(error <= 50, error**2 / 2, 50 * (error - 25))
     ratio = np.clip(scale / (std**2 + eps), 0.1, 10)

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from linear import actor_of, coefficients, critics_of, f32
+from linear import actor_of, coefficients, critics_of, f32, numpy_actions
 from replays import random_replay, repeated, spec_of
-from scipy import stats
 
 from lsac.agents import sac
 from lsac.envs.gymnasium import Spaces
@@ -29,42 +28,6 @@ actor_loss = jax.jit(jax.value_and_grad(sac.actor_loss, has_aux=True))
 
 def batch_of(obs, action, reward, discount, next_obs):
     return Transition(f32(*obs)[:, None], f32(*action)[:, None], f32(*reward), f32(*discount), f32(*next_obs)[:, None])
-
-
-def numpy_actions(m_s, m_0, log_std, obs, key):
-    """Actions and log densities in float64, from the same Gaussian noise."""
-    noise = np.asarray(jax.random.normal(key, (len(obs), 1)), np.float64)[:, 0]
-    u = m_s * np.array(obs) + m_0 + np.exp(log_std) * noise
-    return np.tanh(u), stats.norm.logpdf(noise) - log_std - np.log(1.0 - np.tanh(u) ** 2)
-
-
-# the policy
-
-
-@pytest.mark.parametrize(("mean", "log_std"), [(0.3, -0.5), (-1.5, 0.2), (0.0, -4.0), (12.0, -1.0), (-30.0, 1.0)])
-def test_the_entropy_of_an_action_is_minus_the_log_density_of_the_action_that_the_key_gives(mean, log_std):
-    """In float64 from the Gaussian before tanh; with a mean of 12 or −30 every action rounds to ±1."""
-    actor, keys, obs = actor_of(1.0, 0.0, log_std), jax.random.split(KEY, 200), f32(mean)
-    found = jax.vmap(lambda key: sac.neg_log_prob(actor, obs, key))(keys)
-    action = np.asarray(jax.vmap(lambda key: sac.act(actor, obs, key, True))(keys))[:, 0]
-    noise = np.asarray(jax.vmap(lambda key: jax.random.normal(key, (1,)))(keys), np.float64)[:, 0]
-    u = mean + np.exp(log_std) * noise
-    np.testing.assert_allclose(action, np.tanh(u), rtol=1e-5, atol=1e-6)
-    log_slope = np.log(4.0) - 2 * np.abs(u) - 2 * np.log1p(np.exp(-2 * np.abs(u)))  # log(1 − tanh²u)
-    np.testing.assert_allclose(found, -(stats.norm.logpdf(noise) - log_std - log_slope), rtol=1e-4, atol=1e-4)
-
-
-def test_the_mean_entropy_of_sampled_actions_is_that_of_the_density_of_actions():
-    """The density of actions in (−1, 1), as a numerical derivative of the distribution function."""
-    actor, mean, std = actor_of(1.0, 0.0, -0.3), 0.4, np.exp(-0.3)
-    edges = np.tanh(np.linspace(-9.0, 9.0, 40_001))
-    with np.errstate(divide="ignore"):
-        share = np.diff(stats.norm.cdf((np.arctanh(edges) - mean) / std))
-    width = np.diff(edges)
-    inside = (width > 0) & (share > 0)
-    entropy = -np.sum(share[inside] * np.log(share[inside] / width[inside]))
-    found = jax.vmap(lambda key: sac.neg_log_prob(actor, f32(mean), key))(jax.random.split(KEY, 40_000))
-    assert np.mean(found) == pytest.approx(entropy, abs=0.01)
 
 
 # the losses
