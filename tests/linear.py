@@ -39,7 +39,7 @@ def coefficients(critics: Critic) -> np.ndarray:
 
 def raw(std: float) -> float:
     """What softplus turns into this σ."""
-    return float(np.log(np.expm1(std)))
+    return float(std + np.log(-np.expm1(-std)))
 
 
 def return_critics_of(*coefficients: tuple[float, float, float, float]) -> GaussianCritic:
@@ -47,6 +47,11 @@ def return_critics_of(*coefficients: tuple[float, float, float, float]) -> Gauss
     shape = jax.eval_shape(lambda: ensemble(lambda k: GaussianCritic(1, 1, (), "relu", k), len(coefficients), KEY))
     weight = [[[s, a], [0, 0]] for s, a, _, _ in coefficients]
     return with_layer(shape, weight, [[b, raw(std)] for _, _, b, std in coefficients])
+
+
+def chains_of(*chains: list[tuple[float, float, float, float]]) -> GaussianCritic:
+    """Critics stacked [C, K], each given as (w_s, w_a, b, σ)."""
+    return jax.tree.map(lambda *members: jnp.stack(members), *(return_critics_of(*chain) for chain in chains))
 
 
 def mean_head(critics: GaussianCritic) -> np.ndarray:
