@@ -349,6 +349,15 @@ def test_preset_is_what_its_table_says(algorithm, preset):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize(
+    "env", ["Hopper-v4", "HalfCheetah-v5", "Walker2d-v2", "Ant-v4", "Humanoid-v4", "HumanoidStandup-v4"]
+)
+def test_redq_has_the_target_entropy_of_its_authors_for_every_version_of_a_task(env):
+    entropies = {"Hopper-v4": -1.0, "HalfCheetah-v5": -3.0, "Walker2d-v2": -3.0, "Ant-v4": -4.0, "Humanoid-v4": -2.0}
+    for name in ("default", "official"):
+        assert presets("redq")[name](env).agent.target_entropy == entropies.get(env)
+
+
 def test_a_list_in_a_table_has_a_value_for_every_preset():
     lengths = {
         (name, k): (len(x), len(names))
