@@ -16,7 +16,17 @@ import linear
 import numpy as np
 import optax
 import pytest
-from linear import chains_of, f32, mean_head, numbers, numpy_actions, return_gradients, std_head, with_layer
+from linear import (
+    chains_of,
+    f32,
+    mean_head,
+    numbers,
+    numpy_actions,
+    return_critics_of,
+    return_gradients,
+    std_head,
+    with_layer,
+)
 from replays import repeated, replay_of, spec_of
 from scipy import stats
 
@@ -25,10 +35,11 @@ from lsac.agents.lsac import chains as ch
 from lsac.agents.lsac import synthesis
 from lsac.agents.lsac.config import Config, Released
 from lsac.nn.networks import NARROW_LOG_STD, GaussianCritic
+from lsac.nn.normalisation import Moments
 from lsac.replay import ring as rb
 from lsac.types import Transition
 
-SPEC = spec_of(1, 1)
+SPEC = dataclasses.replace(spec_of(1, 1), log_action_scale=0.7)
 LAYOUT = rb.layout_of(SPEC)
 KEY = jax.random.key(0)
 ETA, ACTOR_LR, ALPHA_LR, TAU, BATCH = 0.1, 0.01, 0.5, 0.25, 4
@@ -205,7 +216,8 @@ def test_the_chain_is_drawn_uniformly(draws):
 )
 def test_the_actor_follows_the_chain_with_the_largest_q_on_its_own_batch(which, values, chosen):
     # Q = s and the lower of two; only on its own batch does a chain have the wanted mean
-    batch = Transition(*(f32(*values)[:, None, None] + f32([0], [-4], [4])[None] for _ in range(5)))
+    rows = f32(*values)[:, None, None] + f32([0], [-4], [4])[None]
+    batch = Transition(obs=rows, action=rows, reward=rows, discount=rows, next_obs=-rows)
     critics = chains_of(*([(1, 0, 7, 1), (1, 0, 0, 1)] for _ in values))
     config = Config(chains=3, actor_chain=which)
     followed, obs = lsac.followed(config, critics, batch, KEY)
@@ -282,6 +294,7 @@ def test_target_networks_take_the_share_tau_of_what_just_moved():
     before = c.state(chains_of([(0, 1, 1, 1), (0, 0, 5, 2)], [(1, 0, 3, 1), (0, 2, 5, 2)]), actor_of(0.3, -1.0), **slow)
     after, _ = c.update(before, repeated(reward=3.0, discount=0.0), KEY)
     assert np.all(np.any(np.abs(steps_of_means(before, after)) > 1e-2, axis=2)), "critics must move for this to tell"
+    np.testing.assert_allclose(*numbers(after.actor, before.actor), atol=1.01 * ACTOR_LR)
     pairs = [
         (before.target_actor, after.actor, after.target_actor),
         (before.chains.targets, after.chains.critics, after.chains.targets),
@@ -305,20 +318,23 @@ def alpha_gradient(state):
     return 10 * float(optax.tree_utils.tree_get(state.alpha_opt, "mu"))
 
 
-@pytest.mark.parametrize(("option", "target"), [({}, -1.0), ({"target_entropy": 0.4}, 0.4)], ids=["default", "given"])
-def test_gradient_of_alpha_is_alpha_times_the_entropy_above_its_target(option, target):
-    c = case(**option)
+CLIPPED = {"target_entropy": 0.4, "actor_clip": 0.5}
+
+
+@pytest.mark.parametrize(("options", "target"), [({}, -1.0), (CLIPPED, 0.4)], ids=["default", "given"])
+def test_gradient_of_alpha_is_alpha_times_the_entropy_above_its_target(options, target):
+    c = case(**options)
     before = c.state(flat([2, 2], [2, 2]), actor_of(0.0, -1.0), log_alpha=np.log(0.6))
     after, metrics = c.update(before, repeated(reward=2.0, discount=0.0), KEY)
     np.testing.assert_allclose(alpha_gradient(after), 0.6 * (metrics["entropy"] - target), rtol=1e-4)
 
 
-def test_target_entropy_is_minus_the_dimension_of_the_action():
-    spec = spec_of(2, 3)
-    agent = lsac.make(Config(**OPTIONS), spec)
+def test_target_entropy_is_minus_the_dimension_of_the_action_in_the_range_of_the_environment_if_wanted():
+    spec = dataclasses.replace(spec_of(2, 3), log_action_scale=1.5)
+    agent = lsac.make(Config(**OPTIONS, entropy_range="env"), spec)
     replay = replay_of(rb.layout_of(spec), np.ones((4, 9), np.float32))
     after, metrics = jax.jit(agent.update)(agent.init(KEY), replay, KEY)
-    np.testing.assert_allclose(alpha_gradient(after), 0.2 * (metrics["entropy"] + 3), rtol=1e-4)
+    np.testing.assert_allclose(alpha_gradient(after), 0.2 * (metrics["entropy"] + 4.5), rtol=1e-4)
 
 
 def test_the_actor_weighs_entropy_by_alpha_before_its_step():
@@ -448,24 +464,23 @@ def test_q_ascent_raises_the_lower_critic_by_the_sum_over_its_batch():
     np.testing.assert_allclose(steps_of_means(before, after), -ETA * gradient[..., None] * SEEN, rtol=1e-5)
 
 
+def parts_of(state):
+    """Everything that an update may change, by name."""
+    names = ("actor", "target_actor", "log_alpha", "actor_opt", "alpha_opt")
+    return state.chains._asdict() | {name: getattr(state, name) for name in names}
+
+
 def test_the_delay_holds_all_but_critics_and_running_means_back():
     c = case(released=Released(delay=3))
     state = c.state(SPREAD, actor_of(0.3, -1.0), log_alpha=0.0, std_mean=f32(*STD_MEAN), var_mean=f32(*VAR_MEAN))
     replay, moved = repeated(reward=1.0, discount=0.9), []
-    parts = lambda s: s.chains._asdict() | {"actor": (s.actor, s.actor_opt), "alpha": (s.log_alpha, s.alpha_opt)}  # noqa: E731
     for i in range(4):
         after, _ = c.update(state, replay, jax.random.key(i))
-        names = parts(state) | {"target_actor": state.target_actor}
-        pairs = zip(
-            numbers(*(parts(after) | {"target_actor": after.target_actor}).values()),
-            numbers(*names.values()),
-            strict=True,
-        )
-        moved.append({name for name, (a, b) in zip(names, pairs, strict=True) if np.any(a != b)})
+        pairs = zip(numbers(*parts_of(after).values()), numbers(*parts_of(state).values()), strict=True)
+        moved.append({name for name, (new, old) in zip(parts_of(state), pairs, strict=True) if np.any(new != old)})
         state = after
-    everything = {*ch.Chains._fields, "actor", "alpha", "target_actor"}
-    assert moved[0] == moved[3] == everything
-    assert moved[1] == moved[2] == everything - {"targets", "actor", "alpha", "target_actor"}
+    assert moved[0] == moved[3] == set(parts_of(state))
+    assert moved[1] == moved[2] == {"critics", "sampler", "std_mean", "var_mean"}
     assert int(state.updates) == 4
 
 
@@ -494,25 +509,33 @@ def test_default_step_size_is_annealed_from_update_100_000_to_1_000_000(update, 
     np.testing.assert_allclose(step, -2 * eta, rtol=1e-5)
 
 
-def adaptive_step(g, eta, drift):
+def adaptive_step(g, eta, drift, eps):
     """The first step of the adaptive sampler, from moments of 0."""
-    return -eta * (g + drift * 0.1 * g / np.sqrt(0.001 * g**2 + 1e-8))
+    return -eta * (g + drift * 0.1 * g / np.sqrt(0.001 * g**2 + eps))
 
 
 def test_adaptive_sampler_has_its_drift_and_its_clip_from_the_options():
     # the std head has no gradient, so that the norm is that of e (1, 0.5, 1): 1.5 |e|, clipped to 0.3
-    c = case(sampler="asgld", bias_factor=2.0, clip="grad_norm", clip_at=0.3, distributional=False)
+    options = {"bias_factor": 2.0, "moment_eps": 1e-4, "clip": "grad_norm", "clip_at": 0.3}
+    c = case(sampler="asgld", distributional=False, **options)
     before = c.state(flat([1, 2], [7, 2.9]))
     after, metrics = c.update(before, repeated(reward=3.0, discount=0.0), KEY)
     g = (np.array([[1, 2], [7, 2.9]]) - 3)[..., None] * SEEN
     norm = np.linalg.norm(g, axis=-1, keepdims=True)
-    expected = adaptive_step(g * np.minimum(1, 0.3 / norm), ETA, 2.0)
+    expected = adaptive_step(g * np.minimum(1, 0.3 / norm), ETA, 2.0, 1e-4)
     np.testing.assert_allclose(steps_of_means(before, after), expected, rtol=1e-4)
     np.testing.assert_allclose(metrics["critic_grad_norm"], np.mean(norm), rtol=1e-5)  # before it is clipped
 
 
 @pytest.mark.parametrize(
-    ("clip", "clipped"), [("none", 7.3245553), ("sum_elementwise", 0.5), ("sum_norm", 0.5), ("grad_norm", 6.8245553)]
+    ("clip", "clipped"),
+    [
+        ("none", 7.3245553),
+        ("sum_elementwise", 0.5),
+        ("sum_norm", 0.5),
+        ("grad_norm", 6.8245553),
+        ("plain_norm", 6.8245553),
+    ],
 )
 def test_every_clip_can_be_chosen(clip, clipped):
     # g = 1 and ζ = 0.1/√0.001 = 3.1622777
@@ -520,6 +543,14 @@ def test_every_clip_can_be_chosen(clip, clipped):
     sampler, _ = ch.sampler_of(Config(**options))
     step, _ = sampler.update(jnp.float32(1.0), sampler.init(jnp.zeros(())), key=KEY)
     np.testing.assert_allclose(step, -clipped, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("clip", "moment"), [("grad_norm", 0.05), ("none", 0.4)])
+def test_adam_has_the_same_clip_of_its_gradient(clip, moment):
+    sampler, _ = ch.sampler_of(Config(sampler="adam", clip=clip, clip_at=0.5, critic_lr=0.2))
+    step, state = sampler.update(jnp.float32(4.0), sampler.init(jnp.zeros(())), key=KEY)
+    np.testing.assert_allclose(step, -0.2, rtol=1e-4)
+    np.testing.assert_allclose(optax.tree_utils.tree_get(state.memory, "mu"), moment, rtol=1e-5)
 
 
 def test_without_exchange_all_chains_have_one_temperature_and_else_a_ladder():
@@ -569,15 +600,18 @@ def test_noise_of_a_ladder_grows_by_the_root_of_its_ratio():
     np.testing.assert_allclose(variance / (1e-8 * np.array([1, 4, 16])), 1.0, atol=TOLERANCE * error)
 
 
-def ladder_state(errors, updates):
-    """Three chains that differ in all their parts, and whose critics have these errors where y = 0."""
-    c = case(**EXCHANGE)
-    critics = chains_of(*([(0, 0, e, 1)] * 2 for e in errors))
+def ladder_state(critics, updates=0, targets=None, var_mean=None, **options):
+    """Three chains that differ in all their parts, whatever their critics."""
+    c = case(**EXCHANGE, **options)
     label = f32(*([1 + i, 1 + i] for i in range(3)))
-    others = {"targets": chains_of(*([(0, 0, 10.0 * i, 1)] * 2 for i in range(3)))}
-    state = c.state(critics, updates=updates, std_mean=label, var_mean=10 * label, **others)
+    others = {"targets": TARGETS if targets is None else targets, "std_mean": label}
+    others["var_mean"] = 10 * label if var_mean is None else var_mean
+    state = c.state(critics, updates=updates, **others)
     memory = jax.tree.map(lambda x: x + label.reshape(3, 2, *[1] * (x.ndim - 2)), state.chains.sampler.memory)
     return c, state._replace(chains=state.chains._replace(sampler=state.chains.sampler._replace(memory=memory)))
+
+
+TARGETS = chains_of(*([(0, 0, b, 1)] * 2 for b in (0, 10, 20)))
 
 
 @pytest.mark.parametrize(
@@ -592,7 +626,7 @@ def ladder_state(errors, updates):
     ],
 )
 def test_exchange_gives_the_colder_temperature_to_the_chain_with_the_smaller_loss(errors, updates, order):
-    c, before = ladder_state(errors, updates)
+    c, before = ladder_state(chains_of(*([(0, 0, e, 1)] * 2 for e in errors)), updates)
     after, _ = c.update(before, repeated(reward=0.0, discount=0.0), KEY)
     order = np.array(order)
     critics = mean_head(after.chains.critics)[..., 2]
@@ -608,40 +642,75 @@ def test_exchange_gives_the_colder_temperature_to_the_chain_with_the_smaller_los
     np.testing.assert_allclose(action_weight(v), 0.999 * label + np.zeros((1, 2)), atol=1e-2)
 
 
+def share_of_swaps(c, before, replay):
+    """How often the first two chains changed places."""
+    after, _ = c.many(before, replay, MANY)
+    return np.mean(np.asarray(after.chains.std_mean[:, 0, 0]) > np.asarray(after.chains.std_mean[:, 1, 0]))
+
+
+def assert_probability(share, p):
+    assert 0.1 < p < 0.9
+    np.testing.assert_allclose(share, p, atol=TOLERANCE * np.sqrt(p * (1 - p) / len(MANY)))
+
+
 def test_exchange_is_accepted_with_the_probability_of_its_loss():
-    # the losses are 0 and ½ · 0.8² for each of two critics, and β₀ − β₁ = 1.5: exp(−1.5 · 0.64) = 0.38
-    c, before = ladder_state((0, 0.8, 0), 0)
-    after, _ = c.many(before, repeated(reward=0.0, discount=0.0), MANY)
-    swapped = mean_head(after.chains.critics)[:, 0, 0, 2] > 0.4
-    p = np.exp(-1.5 * 0.64)
-    np.testing.assert_allclose(np.mean(swapped), p, atol=TOLERANCE * np.sqrt(p * (1 - p) / len(MANY)))
+    # ½ (y_Z − Q)²/σ² + log σ, of two critics and times ω = E σ² + ε of all chains
+    errors, stds = np.array([0.3, 2.6, 0.0]), np.array([0.1, 1.0, 0.2])
+    critics = chains_of(*([(2, 0, e - 1, std)] * 2 for e, std in zip(errors, stds, strict=True)))
+    c, before = ladder_state(critics, var_mean=jnp.zeros((3, 2)))
+    scale = 0.25 * np.mean(stds**2) + 0.1
+    loss = scale * 2 * (errors**2 / stds**2 / 2 + np.log(stds))
+    assert_probability(share_of_swaps(c, before, replay_with((1, 0.5, 1, 0, 5))), np.exp(-1.5 * (loss[1] - loss[0])))
+
+
+def test_exchange_without_distributions_is_accepted_with_the_probability_of_the_squared_error():
+    # the target critics say 0, 10 and 20, so that y = 1 + ½ · 10 for all chains; it is not sampled
+    critics = chains_of(*([(2, 0, 4 + e, 1)] * 2 for e in (0.1, 0.55, 9)))
+    targets = chains_of(*([(0, 0, b, 30)] * 2 for b in (0, 10, 20)))
+    c, before = ladder_state(critics, targets=targets, distributional=False)
+    share = share_of_swaps(c, before, replay_with((1, 0.5, 1, 0.5, 5)))
+    assert_probability(share, np.exp(-1.5 * (0.55**2 - 0.1**2)))
+
+
+def test_exchange_with_distributions_prefers_the_wider_one_where_returns_spread_widely():
+    # at the mean of the returns the first chain would be the better one
+    wide = chains_of(*([(0, 0, 10, 1e3)] * 2 for _ in range(3)))
+    c, before = ladder_state(chains_of(*([(0, 0, 10, std)] * 2 for std in (1, 3, 1))), targets=wide)
+    assert share_of_swaps(c, before, repeated(reward=0.0, discount=1.0)) > 0.95
+    assert share_of_swaps(c, before, repeated(reward=10.0, discount=0.0)) < 0.05
 
 
 def test_exchange_compares_losses_on_the_same_data():
-    # rewards that differ widely and chains that do not: their losses are the same, and proposals are
-    # accepted but for the noise of a step
-    c, before = ladder_state((0, 0, 0), 0)
-    rows = [(1, 0, reward, 0, 1) for reward in (-100, -50, 0, 20, 70)]
-    after, _ = c.many(before, replay_with(*rows), MANY)
-    swapped = np.asarray(after.chains.std_mean[:, 0, 0]) > 0.75 * 1.5 + 0.25
-    assert np.mean(swapped) > 0.95
+    # rewards that differ widely and chains that do not: their losses are the same, and proposals are accepted but for
+    # the noise of a step
+    c, before = ladder_state(chains_of(*[[(0, 0, 0, 1)] * 2] * 3))
+    rows = [(1, 0, reward, 0, 1) for reward in (-3, -2, 0, 1, 2)]
+    assert share_of_swaps(c, before, replay_with(*rows)) > 0.95
+
+
+def test_no_random_key_is_used_twice_when_chains_are_exchanged():
+    c, before = ladder_state(TARGETS)
+    with jax.debug_key_reuse(True):
+        jax.jit(c.agent.update).eval_shape(before, repeated(reward=0.0, discount=0.0), KEY)
 
 
 # batches and metrics
 
 SYNTHETIC = {"batch_size": 5, "synthetic": True, "synthetic_capacity": 4, "action_lr": 0.1}
-REAL, MADE = (1.0, 0.5, 1.0, 0.0, 1.0), (2.0, 0.2, 5.0, 0.0, 2.0)
+REAL, MADE = (1.0, 0.5, 1.0, 0.0, 7.0), (2.0, 0.2, 5.0, 0.0, 9.0)
 
 
 def half_generated(state):
     """With generated transitions that are all the same."""
-    return state._replace(generated=f32(*[MADE] * 4), moved=jnp.zeros((4, 1)), filled=jnp.ones((), bool))
+    return state._replace(generated=f32(*[MADE] * 4), moved=jnp.zeros((4, 1)), share=jnp.float32(0.5))
 
 
 def test_two_of_five_transitions_are_generated_and_refined_along_the_lower_q_of_their_chain():
     # Q = a: 0.5 on three real transitions and 0.2 + 0.1 on two; in the other chain Q = −2a, refined to 0.1
     c = case(**SYNTHETIC)
-    before = half_generated(c.state(chains_of([(0, 1, 0, 1), (0, -7, 9, 1)], [(0, -2, 0, 1), (0, 7, 9, 1)])))
+    critics = chains_of([(0, 1, 0, 1), (0, -7, 9, 1)], [(0, -2, 0, 1), (0, 7, 9, 1)])
+    targets = jax.tree.map(jnp.negative, critics)
+    before = half_generated(c.state(critics, targets=targets))
     after, metrics = c.update(before, replay_with(REAL), KEY)
     np.testing.assert_allclose(sorted(set(np.asarray(after.moved[:, 0]).round(6)) - {0.0}), [-0.1, 0.1], rtol=1e-5)
     seen = [np.array([REAL, REAL, REAL, (2, a, 5, 0, 2), (2, a, 5, 0, 2)]) for a in (0.3, 0.1)]
@@ -659,6 +728,27 @@ def test_two_of_five_transitions_are_generated_and_refined_along_the_lower_q_of_
     np.testing.assert_allclose(metrics["critic_loss_synthetic"], np.mean(error[:, :, 3:] ** 2), rtol=1e-5)
 
 
+def test_refined_action_is_one_step_up_the_lower_q_and_stays_in_the_box():
+    # a slope of ε = 1e-8 moves an action by half the step size; where the critics cross, each follows its own
+    critics = return_critics_of((0, 3, 0, 1), (-1, -2, 3, 1))
+    batch = batch_of([0, 0, 0, 9, 9, 9], [0.2, -0.7, 0.95, 0.2, 0.95, -0.95])
+    moved = ch.refined(critics, batch, 0.1)[:, 0]
+    np.testing.assert_allclose(moved, [0.3, -0.6, 0.85, 0.1, 0.85, -1.0], rtol=1e-5)
+    np.testing.assert_allclose(
+        ch.refined(critics, batch._replace(obs=0 * batch.obs), 0.4)[1:3, 0], [-0.3, 0.55], rtol=1e-5
+    )
+    gentle = return_critics_of((0, 1e-8, 0, 1))
+    np.testing.assert_allclose(ch.refined(gentle, batch, 0.1)[:, 0], [0.25, -0.65, 1.0, 0.25, 1.0, -0.9], rtol=1e-5)
+
+
+def test_actions_of_the_synthetic_buffer_stay_in_the_box_however_far_they_were_moved():
+    c = case(**SYNTHETIC)
+    state = half_generated(c.first)._replace(moved=f32([5], [-5], [0.1], [-0.1]))
+    np.testing.assert_allclose(
+        lsac.synthetic_rows(LAYOUT, state, jnp.arange(4)).action[:, 0], [1.0, -1.0, 0.3, 0.1], rtol=1e-6
+    )
+
+
 def test_the_actor_sees_generated_states_too():
     c = case(**SYNTHETIC)
     before = half_generated(c.state(chains_of(*[[(1, 0, 0, 1)] * 2] * 2)))
@@ -667,16 +757,24 @@ def test_the_actor_sees_generated_states_too():
     np.testing.assert_allclose(metrics["actor_loss"], -(w_s * 1.4 + b), rtol=1e-5)
 
 
-def test_before_the_first_fit_all_transitions_are_real():
+@pytest.mark.parametrize(("share", "count"), [(0.5, 2), (0.2, 1), (0.0, 0)])
+def test_as_many_transitions_as_the_share_says_are_generated_and_only_they_are_written_back(share, count):
+    # Q = s: 1 on real transitions, whose y is 1, and 2 on generated ones, whose y is 5
     c = case(**SYNTHETIC)
-    before = half_generated(c.state(chains_of(*[[(1, 0, 0, 1)] * 2] * 2)))._replace(filled=c.first.filled)
-    _, metrics = c.update(before, replay_with(REAL), KEY)
-    np.testing.assert_allclose([metrics["q_mean"], metrics["critic_loss_synthetic"]], [1.0, 0.0], atol=1e-6)
+    before = half_generated(c.state(chains_of(*[[(1, 1e-3, 0, 1)] * 2] * 2)))._replace(share=jnp.float32(share))
+    after, metrics = c.update(before, replay_with(REAL), KEY)
+    np.testing.assert_allclose(metrics["q_mean"], (5 + count) / 5, rtol=1e-3)
+    np.testing.assert_allclose(metrics["critic_loss"], 0.0, atol=1e-5)
+    np.testing.assert_allclose(metrics["critic_loss_synthetic"], 9.0 if count else 0.0, rtol=1e-3)
+    moved = np.count_nonzero(after.moved)
+    assert moved == 2 if count == 1 else 2 <= moved <= 4 if count else not moved
+    assert float(c.first.share) == 0.0
 
 
 def test_q_ascent_is_on_the_generated_half():
     c = case(**SYNTHETIC | {"released": Released(q_ascent=True)})
-    before = half_generated(c.state(chains_of([(0, 1, 0, 1), (0, 0, 9, 1)], [(0, -2, 0, 1), (0, 0, 9, 1)])))
+    critics = chains_of([(0, 1, 0, 1), (0, 0, 9, 1)], [(0, -2, 0, 1), (0, 0, 9, 1)])
+    before = half_generated(c.state(critics, targets=flat([1, 0], [1, 0])))
     plain, _ = case(**SYNTHETIC).update(before, replay_with(REAL), KEY)
     after, _ = c.update(before, replay_with(REAL), KEY)
     raised = mean_head(after.chains.critics) - mean_head(plain.chains.critics)
@@ -686,7 +784,7 @@ def test_q_ascent_is_on_the_generated_half():
 
 def test_metrics_of_the_critics_by_hand():
     # Q = b and y = 3 on every transition, so that b and σ alone decide; y_Z = 3 too, as nothing follows
-    b, eps = np.array([[1.0, 2.5], [4.0, -1.0]]), 0.1
+    b, eps = np.array([[1.0, 2.5], [5.0, -1.0]]), 0.1
     c = case()
     before = c.state(
         chains_of(*([(0, 0, q, s) for q, s in zip(*chain, strict=True)] for chain in zip(b, STDS, strict=True)))
@@ -698,6 +796,7 @@ def test_metrics_of_the_critics_by_hand():
     norm = np.hypot(by_mean, by_std) * np.linalg.norm(SEEN)
     found = [metrics[name] for name in ("critic_loss", "q_mean", "q_std", "critic_grad_norm")]
     np.testing.assert_allclose(found, [np.mean((b - 3) ** 2), np.mean(b), np.mean(STDS), np.mean(norm)], rtol=1e-4)
+    assert float(metrics["clipped_targets"]) == 0.25  # 5 − 3 > 3 · 0.5
     assert "critic_loss_synthetic" not in metrics
 
 
@@ -711,6 +810,15 @@ def test_metrics_of_the_actor_by_hand(m_0, saturation):
     np.testing.assert_allclose(metrics["actor_grad_norm"], norm, rtol=1e-3)
     np.testing.assert_allclose(metrics["actor_loss"], -20 * np.tanh(m_0), rtol=1e-5)
     assert float(metrics["saturation"]) == saturation
+
+
+def test_gradient_of_the_actor_is_clipped_by_its_norm_and_logged_as_it_was():
+    c = case(**CLIPPED)
+    before = c.state(chains_of(*[[(0, 20, 0, 1)] * 2] * 2))
+    after, metrics = c.update(before, repeated(reward=10.0, discount=0.0), KEY)
+    np.testing.assert_allclose(metrics["actor_grad_norm"], 20 * np.sqrt(2), rtol=1e-3)
+    moment = optax.tree_utils.tree_get(after.actor_opt, "mu")
+    np.testing.assert_allclose(np.linalg.norm(numbers(moment)[0]), 0.1 * 0.5, rtol=1e-4)
 
 
 def test_entropy_is_minus_the_mean_log_density():
@@ -746,11 +854,58 @@ def test_the_synthetic_buffer_has_its_capacity_and_there_is_none_without():
         agent = lsac.make(
             Config(synthetic=synthetic, synthetic_capacity=6, chains=3, generator=GENERATOR), spec_of(2, 3)
         )
-        state = jax.eval_shape(agent.init, KEY)
-        assert (state.generated.shape, state.moved.shape) == ((rows, 9), (rows, 3))
+        state = jax.jit(lambda key, init=agent.init: init(key)._replace(generator=None))(KEY)
+        np.testing.assert_array_equal(state.generated, np.zeros((rows, 9)))
+        np.testing.assert_array_equal(state.moved, np.zeros((rows, 3)))
+
+
+def test_the_policy_is_the_actor_and_values_are_those_of_the_critics():
+    c = case()
+    state = c.state(flat([1, 1], [1, 1]), targets=TARGETS, target_actor=actor_of(1.0, 1.0))
+    assert c.agent.policy(state) is state.actor
+    assert c.agent.values.critics(state) is state.chains.critics
 
 
 def test_values_are_mean_and_spread_over_chains_of_the_lower_q_and_the_mean_std():
     said = ch.value(chains_of([(0, 2, 1, 1.0), (0, 0, 9, 3.0)], [(1, 0, 5, 2.0), (0, 0, 4, 6.0)]), f32(0.5), f32(-0.5))
     found = [said["q"], said["q_spread"], said["return_std"]]
     np.testing.assert_allclose(found, [2.0, 2.0, 3.0], rtol=1e-5)
+
+
+# the refresh
+
+
+@pytest.mark.parametrize(("capacity", "shown"), [(4, 4), (300, 256)])
+def test_the_generator_is_fitted_to_the_transitions_as_they_were_collected(monkeypatch, capacity, shown):
+    """And not to normalised ones: it scales its data itself."""
+    config = Config(synthetic_capacity=capacity)
+    seen = dataclasses.replace(replay_with(REAL), moments=Moments(f32(9.0), f32(2.0), jnp.float32(5.0)))
+    assert float(rb.sample(seen, KEY, 1).obs[0, 0]) != 1.0
+    monkeypatch.setattr(synthesis, "begin", lambda config, spec, state, replay, key: replay.moments)
+    monkeypatch.setattr(synthesis, "advance", lambda config, spec, work, replay, piece: (work, replay.moments))
+    fit = lsac.begin(config, SPEC, case().first._replace(generator="old"), seen, KEY)
+    np.testing.assert_array_equal(LAYOUT.pack(fit.real), np.array([REAL] * shown))
+    assert fit.generator is None
+    assert lsac.advance(config, SPEC, fit, seen, 0).generator == (None, None)
+
+
+def test_a_fit_replaces_the_generator_and_discards_what_the_last_one_made(monkeypatch):
+    monkeypatch.setattr(synthesis, "finish", lambda config, work: (work, {}))
+    before = half_generated(case().first)._replace(share=jnp.zeros(()), generator="old")
+    before = before._replace(moved=f32([0.1], [0.0], [-0.3], [0.4]))
+    after, metrics, real = lsac.finish(Config(), before, lsac.Fit("new", "real"))
+    assert (after.generator, after.generated, real) == ("new", None, "real")
+    np.testing.assert_array_equal(after.moved, np.zeros((4, 1)))
+    np.testing.assert_allclose([after.share, metrics["synthetic_share"], metrics["action_moved"]], [0.5, 0.5, 0.2])
+
+
+def test_generated_transitions_fill_the_buffer_and_256_of_them_are_shown(monkeypatch):
+    monkeypatch.setattr(synthesis, "generate", lambda config, spec, state, count, key: jnp.ones((count, LAYOUT.width)))
+    state = case().first._replace(generated=None, generator="new")
+    after, shown = lsac.generate(Config(synthetic_capacity=300), SPEC, state, KEY)
+    assert (after.generated.shape, shown.obs.shape) == ((300, 5), (256, 1))
+
+
+def test_the_refresh_has_its_period_and_its_steps_from_the_options():
+    refresh = lsac.make(Config(refresh_every=77, generator=synthesis.Config(train_steps=30)), SPEC).refresh
+    assert (refresh.every, refresh.steps, refresh.pieces) == (77, 30, 16)
