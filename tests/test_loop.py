@@ -1,5 +1,6 @@
 """Which policy acts when, and how often the loop learns: seen through an agent whose policy counts its updates."""
 
+import dataclasses
 import types
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -188,14 +189,25 @@ def test_an_agent_goes_on_with_what_an_inspection_of_its_generated_transitions_f
         assert told["fitted"] == [(24, 0, first), (24, 1, first), (48, 0, second), (48, 1, second + 1)]
 
 
-def refreshing(monkeypatch):
+@pytest.mark.parametrize(("shares", "warnings"), [((0.0, 0.0), 1), ((0.0, 0.25), 0)])
+def test_a_run_warns_once_if_no_seed_uses_its_generated_transitions(shares, warnings, monkeypatch):
+    monkeypatch.setattr(running, "inspector", lambda source: lambda sample: {"dynamics_error": np.array([17.0, 15.2])})
+    judge = lambda state, error: (state, {"synthetic_share": jnp.where(error > 16, *shares)})  # noqa: E731
+    (experiment, *more), said = refreshing(monkeypatch, judge), []
+    run(dataclasses.replace(experiment, seeds=2), *more, observer=Observer(say=said.append))
+    found = [text for text in said if "generated transitions are wrong" in text]
+    assert len(found) == warnings
+    assert all(text.startswith("warning: ") and "dynamics error 15.2;" in text for text in found)
+
+
+def refreshing(monkeypatch, judge=None):
     """An experiment of an agent that refreshes at steps 24 and 48, and an environment for it."""
 
     def make_refreshing(config, spec):
         layout = rb.layout_of(spec)
         shown = lambda: layout.unpack(jnp.zeros((3, layout.width)))  # noqa: E731
         refresh = refresh_of(lambda state, work: (state, {"work": work}, shown()), lambda state, key: (state, shown()))
-        return make(config, spec)._replace(refresh=refresh)
+        return make(config, spec)._replace(refresh=refresh._replace(judge=judge))
 
     monkeypatch.setitem(AGENTS, "refreshing", types.SimpleNamespace(Config=Config, make=make_refreshing))
     experiment = Experiment(

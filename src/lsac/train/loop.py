@@ -31,6 +31,7 @@ class Loop:
         self.learner, self._evaluations = parts.learner, parts.evaluations
         self.position = Position()
         self._saved_at = -1  # the step of the newest checkpoint
+        self._warned = False  # that generated transitions are useless
         self.started = False
         """whether the simulators have made steps and, if the run continues a model, the model is saved"""
         self.ended = False
@@ -197,7 +198,18 @@ class Loop:
             self._saver.say(f"warning: generated transitions could not be inspected ({error!r})")
             found = {}
         found["time/refresh_seconds"] = seconds + np.float32(time.monotonic() - started)
-        return self.learner.refresher.judged(refreshed, found)
+        judged = self.learner.refresher.judged(refreshed, found)
+        self._warn_of_useless_data(judged.numbers)
+        return judged
+
+    def _warn_of_useless_data(self, numbers: dict[str, np.ndarray]) -> None:
+        if not self._warned and not np.any(numbers.get("synthetic_share", True)):
+            self._warned = True
+            self._saver.say(
+                f"warning: generated transitions are wrong (dynamics error {np.min(numbers['dynamics_error']):,.1f}; 1 "
+                f"is no better than to predict that nothing changes), so none is used (step {self.step:,}); "
+                "--no-synthetic saves the time of the generator"
+            )
 
     def _fitting(self, fitting: Fitting) -> None:
         self._logger.fitting(fitting)
