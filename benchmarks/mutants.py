@@ -384,9 +384,10 @@ class Progress:
         print(f"[{self.count}/{self.total}, {each:.1f} s each, {left:.0f} min left] {mutant}: {words}", flush=True)
 
 
-def test_all(pairs: list[Pair], jobs: int, root: Path) -> Iterator[Outcome]:
+def test_all(pairs: list[Pair], jobs: int, limit: float | None, root: Path) -> Iterator[Outcome]:
     """What the tests say of each mutant."""
-    limits = {target: 60.0 + PATIENCE * control(target, root) for target in dict.fromkeys(t for t, _ in pairs)}
+    seconds = {target: control(target, root) for target in dict.fromkeys(t for t, _ in pairs)}
+    limits = {target: limit or 60.0 + PATIENCE * taken for target, taken in seconds.items()}
     progress, works = Progress(len(pairs)), []
     for target, mutant in pairs:
         source = mutant.source(target.path.read_bytes())
@@ -416,11 +417,11 @@ def compare_all(pairs: list[Pair], numbers: str, jobs: int, root: Path) -> Itera
         yield Outcome(mutant, word, "", how, golden)
 
 
-def run(pairs: list[Pair], numbers: str, jobs: int, root: Path) -> list[Outcome]:
+def run(pairs: list[Pair], numbers: str, jobs: int, limit: float | None, root: Path) -> list[Outcome]:
     """In the order of the mutants. What there is when the run is interrupted is returned as well."""
     outcomes: dict[Mutant, Outcome] = {}
     try:
-        for outcome in test_all(pairs, jobs, root):
+        for outcome in test_all(pairs, jobs, limit, root):
             outcomes[outcome.mutant] = outcome
         survivors = [pair for pair in pairs if outcomes[pair[1]].outcome == "survived"]
         for outcome in compare_all(survivors, numbers, jobs, root):
@@ -470,6 +471,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of that choice")
     parser.add_argument("--list", action="store_true", help="print the mutants, and test none")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="for the tests of one mutant")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write mutants.csv and summary.md")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/lsac/mutants", help="compiled programs")
     return parser.parse_args()
@@ -493,7 +495,7 @@ def main() -> None:
     for name in WARM:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
-        outcomes = run(pairs, args.numbers, max(args.jobs, 1), Path(root))
+        outcomes = run(pairs, args.numbers, max(args.jobs, 1), args.limit, Path(root))
     if args.out:
         save(outcomes, totals, args.out)
     print(summary(outcomes, totals), end="")

@@ -6,6 +6,7 @@ shows that every count then misses its target.
 
 import argparse
 import contextlib
+import csv
 import errno
 import hashlib
 import json
@@ -51,6 +52,9 @@ FAULTY_RUN = RUN | {
     **{"seeds": 1, "num_envs": 2, "chunk": 8, "learning_starts": 8, "checkpoint_every": 8},
     **{"eval_every": 0, "env_timeout": 3},
 }
+MUTANTS = Path(__file__).absolute().with_name("mutants.py")
+MUTANTS_SHARE = 0.95
+"""Of the errors that change a number."""
 TASKS = ("Ant-v5", "Hopper-v5", "Pendulum-v1")
 PATIENCE = 120.0
 """Seconds within which a run that was asked to stop has ended, and its workers with it."""
@@ -70,10 +74,12 @@ class Figure(NamedTuple):
     good: int
     tried: int
     note: str = ""
+    share: float = 1.0
+    """of what was tried that has to be good"""
 
     @property
     def reached(self) -> bool:
-        return self.good == self.tried > 0
+        return self.tried >= self.good >= self.share * self.tried > 0
 
     def __str__(self) -> str:
         return f"{'ok  ' if self.reached else 'MISS'} {self.name}: {self.good}/{self.tried} {self.note}".rstrip()
@@ -483,6 +489,27 @@ def soak(full: bool, root: Path, algorithms: list[str]) -> list[Part]:
     return [Part("soak", lambda: [growth(*watch(command, root / "run" / "metrics.jsonl"))])] if full else []
 
 
+# Errors in the source
+
+
+def noticed(command: list[str], out: Path) -> list[Figure]:
+    """Counts the mutants that tests noticed, from the table that the command leaves; it does not hold without one."""
+    name = f"errors in the source noticed by tests, at least {MUTANTS_SHARE:.0%}"
+    done = subprocess.run([*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        return [Figure(name, 0, 1, f"exit code {done.returncode}: {done.stdout[-300:]}")]
+    with (out / "mutants.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["outcome"] != "no number changed"]
+    survivors = [row["mutant"] for row in rows if row["outcome"] not in ("killed", "timeout")]
+    return [Figure(name, len(rows) - len(survivors), len(rows), "; ".join(survivors), MUTANTS_SHARE)]
+
+
+def mutants(full: bool, root: Path, algorithms: list[str]) -> list[Part]:
+    """Small errors in the source of LSAC, one at a time: its tests have to fail."""
+    command = [sys.executable, str(MUTANTS), "--sample", "200" if full else "20"]
+    return [Part("mutants", partial(noticed, command, root))] if "lsac" in algorithms else []
+
+
 # The table
 
 PARTS: dict[str, Callable[[bool, Path, list[str]], list[Part]]] = {
@@ -491,6 +518,7 @@ PARTS: dict[str, Callable[[bool, Path, list[str]], list[Part]]] = {
     "hostile": hostile,
     "disks": disks,
     "soak": soak,
+    "mutants": mutants,
 }
 
 

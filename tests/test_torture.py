@@ -500,6 +500,53 @@ for step in range(0, 200_001, 10_000):
     assert 15 < float(figure.note.split()[0]) < 25
 
 
+# Errors in the source
+
+
+TINY = "def f(x):\n    return -(x * 2)\n"
+TESTED, UNTESTED = (
+    "import tiny\ndef test_f():\n    " + line + "\n" for line in ("assert tiny.f(3) == -6", "tiny.f(3)")
+)
+PROGRAMS = "import tiny\ndef programs(_):\n    yield 'f', lambda: tiny.f(3.0)\n"
+
+
+def mutants_of_a_tiny_module(folder: Path, tests: str) -> Figure:
+    for name, text in (("tiny.py", TINY), ("test_tiny.py", tests), ("tiny_numbers.py", PROGRAMS)):
+        (folder / name).write_text(text)
+    command = ["env", f"PYTHONPATH={folder}", sys.executable, str(torture.MUTANTS), "--cache", str(folder / "cache")]
+    command += ["--only", str(folder / "tiny.py"), "--tests", str(folder / "test_tiny.py"), "--numbers", "tiny_numbers"]
+    (figure,) = torture.noticed(command, folder / "out")
+    return figure
+
+
+def test_tests_that_notice_every_error_reach_the_figure(tmp_path):
+    figure = mutants_of_a_tiny_module(tmp_path, TESTED)
+    assert figure.reached, figure
+    assert figure.tried == 3
+
+
+def test_tests_that_test_nothing_do_not_reach_the_figure(tmp_path):
+    figure = mutants_of_a_tiny_module(tmp_path, UNTESTED)
+    assert misses(figure)
+    assert (figure.good, figure.tried) == (0, 3)
+    assert "tiny.py:2" in figure.note
+
+
+def test_a_program_that_ends_without_a_table_does_not_reach_the_figure(tmp_path):
+    broken = [sys.executable, "-S", "-c", "raise SystemExit('tests fail without any mutant')"]
+    (figure,) = torture.noticed(broken, tmp_path)
+    assert misses(figure)
+    assert "exit code 1: tests fail" in figure.note
+
+
+def test_a_share_of_good_ones_may_be_enough():
+    assert Figure("errors", 95, 100, "five survive", 0.95).reached
+    assert misses(Figure("errors", 94, 100, "six survive", 0.95))
+    assert misses(Figure("errors", 0, 0, "none", 0.95))
+    assert misses(Figure("errors", 101, 100, "more than there were", 0.95))
+    assert misses(Figure("kills", 99, 100, "one is too many"))
+
+
 # The table
 
 

@@ -1,0 +1,188 @@
+"""benchmarks/mutants.py finds the errors that can be made in a file, and tells those that tests notice from others."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mutants
+import pytest
+from mutant_kinds import fields_of, mutants_of
+
+# Which errors are made
+
+
+def changes(folder: Path, source: str) -> set[str]:
+    """All mutants of some source, as `kind: before → after`."""
+    path = folder / "source.py"
+    path.write_text(source)
+    found = mutants_of(path, "source.py", fields_of([path]))
+    for mutant in found:
+        compile(mutant.source(path.read_bytes()), "mutant", "exec")
+    assert len({mutant.name for mutant in found}) == len(found), "two mutants have the same name"
+    return {str(mutant).partition(" ")[2].replace(" #2", "") for mutant in found}
+
+
+FUNCTION = "def f(a, b, x, y, config, state, key):\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("return a + b", {"operator: a + b → a - b"}),
+        ("return (a - b) * x", {"operator: (a - b) * x → (a - b) / x", "operator: a - b → a + b"}),
+        ("return -a", {"sign dropped: -a → a"}),
+        ("return a < b", {"comparison: a < b → a >= b"}),
+        ("return a == b", {"comparison: a == b → a != b"}),
+        ("return jnp.minimum(a, b)", {"function: jnp.minimum → jnp.maximum"}),
+        ("return jnp.argmin(a)", {"function: jnp.argmin → jnp.argmax"}),
+        ("return max(a, b)", {"function: max → min"}),
+        ("return jnp.mean(a)", {"function: jnp.mean → jnp.sum"}),
+        ("return jnp.std(a)", {"function: jnp.std → jnp.var"}),
+        ("return jax.lax.stop_gradient(a)", {"call dropped: jax.lax.stop_gradient(a) → a"}),
+        ("return a[0]", {"constant: 0 → 1"}),
+        ("return a[1]", {"constant: 1 → 0"}),
+        ("return f(a, 3.0)", {"constant: 3.0 → 6.0"}),
+        ("return f(a, 0.9)", {"constant: 0.9 → 0.45"}),
+        ("return f(a, True)", {"constant: True → False"}),
+        ("return np.uint32(0xD35A2D97)", {"constant: 3545902487 → 3545902485"}),
+        ("return polyak(a, b, x)", {"arguments exchanged: polyak(a, b, x) → polyak(b, a, x)"}),
+        ("return jnp.where(a, b, x)", {"arguments exchanged: jnp.where(a, b, x) → jnp.where(a, x, b)"}),
+        ("return x._replace(a=b)", {"field left: _replace(a=…) → a left as it was"}),
+        ("x = g(x)", {"statement dropped: x = g(x) → pass"}),
+        ("x += a", {"operator: x += a → x -= a", "statement dropped: x += a → pass"}),
+        ("x, y = jax.random.split(key)", {"key reused: y of its own → y = x"}),
+        ("return a if config.b else x", {"if True: if config.b → if True", "if False: if config.b → if False"}),
+        (
+            "if not config.b:\n        return a",
+            {"if True: if not config.b → if True", "if False: if not config.b → if False"}
+            | {"not dropped: not config.b → config.b"},
+        ),
+    ],
+    ids=str,
+)
+def test_an_error_of_every_kind(line, expected, tmp_path):
+    assert changes(tmp_path, f"{FUNCTION}    {line}\n") == expected
+
+
+def test_names_are_confused_where_both_are_at_hand(tmp_path):
+    one = "def f(y_q, y_z):\n    return g(y_q)\n"
+    assert changes(tmp_path, one) == {"name: y_q → y_z"}
+    assert changes(tmp_path, "def f(y_q):\n    return g(y_q)\n") == set()
+    late = "def f(y_q):\n    a = g(y_q)\n    y_z = h()\n    return a, y_z\n"
+    assert changes(tmp_path, late) == {"name: y_z → y_q"}, "before it is assigned, a name is no choice"
+    both = "def f(y_q, y_z):\n    return g(y_q, y_z)\n"
+    assert "arguments exchanged: g(y_q, y_z) → g(y_z, y_q)" in changes(tmp_path, both)
+    unpacked = "def f(a):\n    y_q, y_z = g(a)\n"
+    assert changes(tmp_path, unpacked) == {"targets exchanged: (y_q, y_z) → (y_z, y_q)"}
+
+
+def test_fields_are_confused_where_a_class_has_both(tmp_path):
+    use = "def f(state):\n    return state.target_actor\n"
+    assert changes(tmp_path, use) == set()
+    fields = "class State(NamedTuple):\n    actor: int\n    target_actor: int\n"
+    assert changes(tmp_path, fields + use) == {"attribute: state.target_actor → state.actor"}
+
+
+def test_words_annotations_errors_and_checks_are_left_alone(tmp_path):
+    source = '''"""Adds 1 + 1."""
+import a.b
+Rate: TypeAlias = float | 1
+class A:
+    x: Annotated[int, Between(1, 1_000)]
+    """at least 1"""
+    def check(self):
+        if self.x > 3:
+            raise ValueError(f"{self.x + 1}")
+def f(x: Literal[1]) -> Literal[1]:
+    """Not 2."""
+    assert x > 1, "1"
+    raise ValueError(x + 1)
+'''
+    assert changes(tmp_path, source) == set()
+    assert changes(tmp_path, "class A:\n    x: Literal[1] = 4\n") == {"constant: 4 → 8"}, "a default is a number"
+
+
+def test_a_mutant_changes_one_place_also_behind_greek_letters(tmp_path):
+    path = tmp_path / "source.py"
+    path.write_text('def f(ω, a):\n    return "ω" + (ω - a)  # ω − a\n')
+    (_, second) = mutants_of(path, "source.py", [])
+    assert second.source(path.read_bytes()).decode() == 'def f(ω, a):\n    return "ω" + ((ω + a))  # ω − a\n'
+
+
+# What becomes of them
+
+MODULE = """
+import time
+
+def twice(x):
+    return x * 2.0
+
+def half(x):
+    return x / 2.0
+
+def same(x):
+    time.sleep(0 * 100)
+    return x
+"""
+TESTS = """
+import tiny
+
+def test_twice():
+    assert tiny.twice(3.0) == 6.0
+
+def test_same():
+    assert tiny.same(3) == 3
+"""
+NUMBERS = """
+import tiny
+
+def programs(algorithms):
+    for function in (tiny.twice, tiny.half, tiny.same):
+        yield function.__name__, lambda: function(5.0)
+"""
+
+
+def command(folder: Path, tests: str) -> subprocess.CompletedProcess:
+    for name, text in (("tiny.py", MODULE), ("test_tiny.py", tests), ("tiny_numbers.py", NUMBERS)):
+        (folder / name).write_text(text)
+    words = [sys.executable, mutants.__file__, "--only", folder / "tiny.py", "--tests", folder / "test_tiny.py"]
+    words += ["--numbers", "tiny_numbers", "--limit", "8", "--out", folder / "out", "--cache", folder / "cache"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+
+def test_killed_survived_late_and_equivalent_mutants_are_told_apart(tmp_path):
+    ended = command(tmp_path, TESTS)
+    assert ended.returncode == 0, ended.stderr
+    with (tmp_path / "out" / "mutants.csv").open() as file:
+        found = list(csv.DictReader(file))
+    rows = {f"{row['mutant'].split(':')[1]} {row['before']} → {row['after']}": row for row in found}
+    assert {name: row["outcome"] for name, row in rows.items()} == {
+        "5 x * 2.0 → x / 2.0": "killed",
+        "5 2.0 → 4.0": "killed",
+        "8 x / 2.0 → x * 2.0": "survived",
+        "8 2.0 → 4.0": "survived",
+        "11 0 * 100 → 0 / 100": "no number changed",
+        "11 0 → 1": "timeout",
+        "11 100 → 200": "no number changed",
+    }
+    assert rows["5 x * 2.0 → x / 2.0"]["by"] == "test_tiny.py::test_twice"
+    assert rows["8 x / 2.0 → x * 2.0"]["how"] == "half: 8e-01"
+    assert "Noticed: 3 of 5 that change a number, 60.0%." in ended.stdout
+    assert (tmp_path / "out" / "summary.md").read_text() in ended.stdout
+
+
+def test_a_run_whose_tests_fail_without_a_mutant_ends_at_once(tmp_path):
+    ended = command(tmp_path, TESTS.replace("6.0", "7.0"))
+    assert ended.returncode == 1
+    assert "tests fail without any mutant" in ended.stderr
+    assert "test_twice" in ended.stderr
+
+
+@pytest.mark.slow
+def test_tests_that_do_not_import_the_module_say_nothing_of_it(tmp_path):
+    ended = command(tmp_path, "def test_nothing():\n    pass\n")
+    assert ended.returncode == 1
+    assert "the module was not loaded" in ended.stderr
