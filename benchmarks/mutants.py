@@ -377,26 +377,41 @@ class Progress:
     def __init__(self, total: int):
         self.total, self.count, self.begun = total, 0, time.monotonic()
 
-    def show(self, mutant: Mutant, words: str) -> None:
+    def shown(self, outcome: Outcome) -> Outcome:
         self.count += 1
         each = (time.monotonic() - self.begun) / self.count
         left = each * (self.total - self.count) / 60
-        print(f"[{self.count}/{self.total}, {each:.1f} s each, {left:.0f} min left] {mutant}: {words}", flush=True)
+        state = f"{self.count}/{self.total}, {each:.1f} s each, {left:.0f} min left"
+        print(f"[{state}] {outcome.mutant}: {outcome.outcome} {outcome.by or outcome.how}".rstrip(), flush=True)
+        return outcome
 
 
-def test_all(pairs: list[Pair], jobs: int, limit: float | None, root: Path) -> Iterator[Outcome]:
+def outcome_of_tests(mutant: Mutant, ended: Ended) -> Outcome:
+    """A process that does not come to an end, or breaks down, has noticed the mutant as well."""
+    found = ended.result or {"survived": False, "by": "", "how": ended.problem}
+    word = "timeout" if ended.problem == "timeout" else "survived" if found["survived"] else "killed"
+    return Outcome(mutant, word, found["by"], found["how"], "", ended.seconds)
+
+
+def outcome_of_numbers(mutant: Mutant, ended: Ended) -> Outcome:
+    """Of a mutant that survived the tests."""
+    found = ended.result or {"where": ended.problem, "by": float("inf"), "golden": float("inf")}
+    if not found["by"]:
+        return Outcome(mutant, "no number changed", golden="no")
+    much = "different" if found["by"] == float("inf") else f"{found['by']:.0e}"
+    golden = "yes" if found["golden"] > 1e-6 else "no"  # the tolerance of tests/test_golden.py
+    return Outcome(mutant, "survived", "", f"{found['where']}: {much}", golden)
+
+
+def test_all(pairs: list[Pair], jobs: int, root: Path) -> Iterator[Outcome]:
     """What the tests say of each mutant."""
-    seconds = {target: control(target, root) for target in dict.fromkeys(t for t, _ in pairs)}
-    limits = {target: limit or 60.0 + PATIENCE * taken for target, taken in seconds.items()}
+    limits = {target: 60.0 + PATIENCE * control(target, root) for target in dict.fromkeys(t for t, _ in pairs)}
     progress, works = Progress(len(pairs)), []
     for target, mutant in pairs:
         source = mutant.source(target.path.read_bytes())
         works.append((partial(uncached, tested, target, source), limits[target]))
     for number, ended in run_all(works, jobs, root):
-        mutant, found = pairs[number][1], ended.result or {"survived": False, "by": "", "how": ended.problem}
-        word = "timeout" if ended.problem == "timeout" else "survived" if found["survived"] else "killed"
-        progress.show(mutant, f"{word} {found['by'] or found['how']}")
-        yield Outcome(mutant, word, found["by"], found["how"], "", ended.seconds)
+        yield progress.shown(outcome_of_tests(pairs[number][1], ended))
 
 
 def compare_all(pairs: list[Pair], numbers: str, jobs: int, root: Path) -> Iterator[Outcome]:
@@ -407,21 +422,14 @@ def compare_all(pairs: list[Pair], numbers: str, jobs: int, root: Path) -> Itera
         source = mutant.source(target.path.read_bytes())
         works.append((partial(uncached, compared, target, source, numbers, references[target]), 1800.0))
     for number, ended in run_all(works, jobs, root):
-        mutant = pairs[number][1]
-        found = ended.result or {"where": ended.problem, "by": float("inf"), "golden": float("inf")}
-        word = "survived" if found["by"] else "no number changed"
-        much = "different" if found["by"] == float("inf") else f"{found['by']:.0e}"
-        how = f"{found['where']}: {much}" if found["by"] else ""
-        progress.show(mutant, f"{word} {how}")
-        golden = "yes" if found["golden"] > 1e-6 else "no"  # the tolerance of tests/test_golden.py
-        yield Outcome(mutant, word, "", how, golden)
+        yield progress.shown(outcome_of_numbers(pairs[number][1], ended))
 
 
-def run(pairs: list[Pair], numbers: str, jobs: int, limit: float | None, root: Path) -> list[Outcome]:
+def run(pairs: list[Pair], numbers: str, jobs: int, root: Path) -> list[Outcome]:
     """In the order of the mutants. What there is when the run is interrupted is returned as well."""
     outcomes: dict[Mutant, Outcome] = {}
     try:
-        for outcome in test_all(pairs, jobs, limit, root):
+        for outcome in test_all(pairs, jobs, root):
             outcomes[outcome.mutant] = outcome
         survivors = [pair for pair in pairs if outcomes[pair[1]].outcome == "survived"]
         for outcome in compare_all(survivors, numbers, jobs, root):
@@ -471,7 +479,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of that choice")
     parser.add_argument("--list", action="store_true", help="print the mutants, and test none")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="for the tests of one mutant")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write mutants.csv and summary.md")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/lsac/mutants", help="compiled programs")
     return parser.parse_args()
@@ -495,7 +502,7 @@ def main() -> None:
     for name in WARM:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
-        outcomes = run(pairs, args.numbers, max(args.jobs, 1), args.limit, Path(root))
+        outcomes = run(pairs, args.numbers, max(args.jobs, 1), Path(root))
     if args.out:
         save(outcomes, totals, args.out)
     print(summary(outcomes, totals), end="")

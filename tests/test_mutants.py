@@ -111,11 +111,57 @@ def test_a_mutant_changes_one_place_also_behind_greek_letters(tmp_path):
     assert second.source(path.read_bytes()).decode() == 'def f(ω, a):\n    return "ω" + ((ω + a))  # ω − a\n'
 
 
+# Processes
+
+PROCESSES = """
+import os, pathlib, sys, time
+import mutants
+
+def late(folder):
+    os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")  # holds the output of this test open, unless it is stopped too
+    time.sleep(60)
+
+works = [(lambda folder: folder.name, 60), (late, 0.5), (lambda folder: 1 // 0, 60), (lambda folder: os.abort(), 60)]
+found = dict(mutants.run_all(works, 2, pathlib.Path(sys.argv[1])))
+for number in range(4):
+    print(found[number].result, found[number].problem[:12], found[number].problem[-20:].strip())
+"""
+
+
+def test_a_process_that_is_late_or_breaks_down_has_no_result(tmp_path):
+    program = [sys.executable, "-c", PROCESSES, tmp_path]
+    environment = os.environ | {"PYTHONPATH": str(Path(mutants.__file__).parent)}
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=50)
+    good, late, raised, aborted = ended.stdout.splitlines()
+    assert good.split() == ["process"]
+    assert late.split() == ["None", "timeout", "timeout"]
+    assert raised.startswith("None status 256:")
+    assert raised.endswith("by zero")
+    assert aborted.startswith("None status ")
+    assert not any(tmp_path.iterdir()), "folders are removed"
+
+
+def test_a_mutant_whose_tests_do_not_end_counts_as_noticed(tmp_path):
+    path = tmp_path / "source.py"
+    path.write_text("def f(a):\n    return -a\n")
+    (mutant,) = mutants_of(path, "source.py", [])
+    late = mutants.outcome_of_tests(mutant, mutants.Ended(None, "timeout", 9.0))
+    broken = mutants.outcome_of_tests(mutant, mutants.Ended(None, "status 6: aborted", 1.0))
+    failed = mutants.outcome_of_tests(mutant, mutants.Ended({"survived": False, "by": "t", "how": "a"}, "", 1.0))
+    passed = mutants.outcome_of_tests(mutant, mutants.Ended({"survived": True, "by": "", "how": ""}, "", 1.0))
+    assert [x.outcome for x in (late, broken, failed, passed)] == ["timeout", "killed", "killed", "survived"]
+    assert mutants.score([late, broken, failed, passed]) == (3, 4)
+    same = mutants.outcome_of_numbers(mutant, mutants.Ended({"where": "", "by": 0.0, "golden": 0.0}, "", 1.0))
+    assert mutants.score([late, same]) == (1, 1), "one that changes no number does not count"
+    rounding = mutants.outcome_of_numbers(mutant, mutants.Ended({"where": "x", "by": 1e-7, "golden": 1e-7}, "", 1.0))
+    assert (rounding.outcome, rounding.how, rounding.golden) == ("survived", "x: 1e-07", "no")
+    unknown = mutants.outcome_of_numbers(mutant, mutants.Ended(None, "timeout", 1.0))
+    assert (unknown.outcome, unknown.golden) == ("survived", "yes")
+
+
 # What becomes of them
 
 MODULE = """
-import time
-
 def twice(x):
     return x * 2.0
 
@@ -123,8 +169,7 @@ def half(x):
     return x / 2.0
 
 def same(x):
-    time.sleep(0 * 100)
-    return x
+    return x * 1
 """
 TESTS = """
 import tiny
@@ -148,28 +193,27 @@ def command(folder: Path, tests: str) -> subprocess.CompletedProcess:
     for name, text in (("tiny.py", MODULE), ("test_tiny.py", tests), ("tiny_numbers.py", NUMBERS)):
         (folder / name).write_text(text)
     words = [sys.executable, mutants.__file__, "--only", folder / "tiny.py", "--tests", folder / "test_tiny.py"]
-    words += ["--numbers", "tiny_numbers", "--limit", "8", "--out", folder / "out", "--cache", folder / "cache"]
+    words += ["--numbers", "tiny_numbers", "--out", folder / "out", "--cache", folder / "cache"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     return subprocess.run(words, env=environment, capture_output=True, text=True)
 
 
-def test_killed_survived_late_and_equivalent_mutants_are_told_apart(tmp_path):
+def test_killed_survived_and_equivalent_mutants_are_told_apart(tmp_path):
     ended = command(tmp_path, TESTS)
     assert ended.returncode == 0, ended.stderr
     with (tmp_path / "out" / "mutants.csv").open() as file:
         found = list(csv.DictReader(file))
     rows = {f"{row['mutant'].split(':')[1]} {row['before']} → {row['after']}": row for row in found}
     assert {name: row["outcome"] for name, row in rows.items()} == {
-        "5 x * 2.0 → x / 2.0": "killed",
-        "5 2.0 → 4.0": "killed",
-        "8 x / 2.0 → x * 2.0": "survived",
-        "8 2.0 → 4.0": "survived",
-        "11 0 * 100 → 0 / 100": "no number changed",
-        "11 0 → 1": "timeout",
-        "11 100 → 200": "no number changed",
+        "3 x * 2.0 → x / 2.0": "killed",
+        "3 2.0 → 4.0": "killed",
+        "6 x / 2.0 → x * 2.0": "survived",
+        "6 2.0 → 4.0": "survived",
+        "9 x * 1 → x / 1": "no number changed",
+        "9 1 → 0": "killed",
     }
-    assert rows["5 x * 2.0 → x / 2.0"]["by"] == "test_tiny.py::test_twice"
-    assert rows["8 x / 2.0 → x * 2.0"]["how"] == "half: 8e-01"
+    assert rows["3 x * 2.0 → x / 2.0"]["by"] == "test_tiny.py::test_twice"
+    assert rows["6 x / 2.0 → x * 2.0"]["how"] == "half: 8e-01"
     assert "Noticed: 3 of 5 that change a number, 60.0%." in ended.stdout
     assert (tmp_path / "out" / "summary.md").read_text() in ended.stdout
 
