@@ -160,7 +160,8 @@ class Recorder:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed and not self.by:
-            self.by = report.nodeid.removeprefix("tests/")
+            file, colons, test = report.nodeid.partition("::")
+            self.by = f"{Path(file).name}{colons}{test}"
             crash = getattr(report.longrepr, "reprcrash", None)
             lines = (crash.message if crash else str(report.longrepr)).strip().splitlines() or [""]
             self.how = (lines[0] if crash else lines[-1])[:120]

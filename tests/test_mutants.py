@@ -117,28 +117,35 @@ PROCESSES = """
 import os, pathlib, sys, time
 import mutants
 
+root, note = map(pathlib.Path, sys.argv[1:])
+
 def late(folder):
-    os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")  # holds the output of this test open, unless it is stopped too
+    note.write_text(str(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")))
     time.sleep(60)
 
 works = [(lambda folder: folder.name, 60), (late, 0.5), (lambda folder: 1 // 0, 60), (lambda folder: os.abort(), 60)]
-found = dict(mutants.run_all(works, 2, pathlib.Path(sys.argv[1])))
+found = dict(mutants.run_all(works, 2, root))
 for number in range(4):
     print(found[number].result, found[number].problem[:12], found[number].problem[-20:].strip())
+left = pathlib.Path("/proc", note.read_text(), "stat")
+print(left.read_text().split()[2] if left.exists() else "gone")
 """
 
 
 def test_a_process_that_is_late_or_breaks_down_has_no_result(tmp_path):
-    program = [sys.executable, "-c", PROCESSES, tmp_path]
+    root, note = tmp_path / "root", tmp_path / "note"
+    root.mkdir()
+    program = [sys.executable, "-c", PROCESSES, root, note]
     environment = os.environ | {"PYTHONPATH": str(Path(mutants.__file__).parent)}
     ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=50)
-    good, late, raised, aborted = ended.stdout.splitlines()
+    good, late, raised, aborted, left = ended.stdout.splitlines()
     assert good.split() == ["process"]
     assert late.split() == ["None", "timeout", "timeout"]
     assert raised.startswith("None status 256:")
     assert raised.endswith("by zero")
     assert aborted.startswith("None status ")
-    assert not any(tmp_path.iterdir()), "folders are removed"
+    assert left in ("gone", "Z"), "what a process has started is stopped with it"
+    assert not any(root.iterdir()), "folders are removed"
 
 
 def test_a_mutant_whose_tests_do_not_end_counts_as_noticed(tmp_path):
