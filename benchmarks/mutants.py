@@ -38,7 +38,9 @@ ROOT = Path(__file__).absolute().parents[1]
 TESTS = {
     "src/lsac/agents/lsac/agent.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
     "src/lsac/agents/lsac/chains.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
-    "src/lsac/agents/lsac/synthesis.py": ("test_synthesis.py", "test_lsac.py", "test_agents.py[lsac]"),
+    "src/lsac/agents/lsac/synthesis.py": (
+        *("test_presets.py", "test_synthesis.py", "test_lsac.py", "test_agents.py[lsac]"),
+    ),
     "src/lsac/nn/langevin.py": ("test_langevin.py", "test_lsac_update.py", "test_lsac.py"),
     "src/lsac/nn/diffusion.py": ("test_diffusion.py", "test_synthesis.py", "test_dipo.py", "test_qsm.py"),
 }
