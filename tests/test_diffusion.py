@@ -130,6 +130,13 @@ def test_error_of_a_known_denoiser():
     assert edm.denoising_error(lambda x, sigma: clean, clean, f32(0.75), noise) == 0.0
 
 
+def test_error_of_a_denoiser_that_is_not_even_and_of_data_with_another_spread():
+    # x = 1 + 2 · 0.5 = 2 and 3 − 2 · 1 = 1, of which the denoiser makes 4 and 1: errors 3 and −2
+    clean, noise = f32([1.0, 3.0]), f32([0.5, -1.0])
+    error = edm.denoising_error(lambda x, sigma: x**2, clean, f32(2.0), noise, 3.0)
+    assert error == pytest.approx((4 + 9) / 36 * (9 + 4) / 2)
+
+
 def test_loss_draws_its_noise_as_published():
     """Denoisers for which the loss on clean zeros is E[noise²], E[(ln σ + 1.2)²] and E[ln²σ]."""
     zeros = jnp.zeros((50_000, 1))
@@ -162,6 +169,15 @@ def test_network_against_numpy():
         h = h + apply(block, np.maximum(h, 0))
     expected = apply(net.leave, np.maximum(h, 0))
     np.testing.assert_allclose(net(f32(x), f32(c)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_layers_of_the_network():
+    make = functools.partial(edm.Denoiser, 3, 7, blocks=2, frequencies=4)
+    for dim_t, options in ((5, {"dim_t": 5}), (256, {})):
+        net = jax.eval_shape(functools.partial(make, **options), jax.random.key(0))
+        layers = (*net.embed, net.enter, net.widen, *net.blocks, net.leave)
+        sizes = [(9, dim_t), (dim_t, dim_t), (3, dim_t), (dim_t, 7), (7, 7), (7, 7), (7, 3)]
+        assert [layer.weight.shape[::-1] for layer in layers] == sizes
 
 
 def test_network_size_and_types():
@@ -278,13 +294,41 @@ def test_samplers_with_the_exact_denoiser_of_a_mixture(sampler, steps, denoise, 
     assert gap < 0.06 if good else gap > 0.1
 
 
-def test_churn_draws_fresh_noise_only_where_asked():
+@pytest.mark.parametrize(("amount", "gain"), [(1.6, 0.2), (80.0, np.sqrt(2) - 1)], ids=["shared out", "at most"])
+def test_churn_draws_fresh_noise_only_where_asked(amount, gain):
     schedule, key = edm.karras_schedule(8), jax.random.key(0)
-    churn = edm.Churn(amount=1.6, low=0.05, high=50.0, noise=1.0)
+    churn = edm.Churn(amount=amount, low=0.05, high=50.0, noise=1.0)
     start, end = (edm.sample_heun(keep, key, (50_000,), schedule, c) for c in (edm.NO_CHURN, churn))
     inside = schedule[(schedule >= 0.05) & (schedule <= 50.0)]
-    added = jnp.sum((1.2**2 - 1.0) * inside**2)  # γ = 1.6/8 = 0.2 at each of these levels
+    added = jnp.sum(((1 + gain) ** 2 - 1.0) * inside**2)  # 1.6/8 is 0.2 at each of these levels
     assert jnp.var(end - start) == pytest.approx(float(added), rel=0.03)
+
+
+def test_published_churn():
+    assert edm.Churn() == (80.0, 0.05, 50.0, 1.003)
+
+
+@pytest.mark.parametrize("churn", [edm.NO_CHURN, edm.Churn(1.2, 0.5, 5.0, 1.1)], ids=["quiet", "churned"])
+def test_heun_against_numpy_on_uneven_levels(churn):
+    """EDM, algorithm 2, step by step; noise is added at the levels 3 and 2.5 only."""
+    sigmas, shape = np.array([30.0, 3.0, 2.5, 0.2]), (5,)
+
+    def denoise(x, sigma):
+        return 0.3 * x + jnp.sin(3 * sigma)
+
+    start_key, churn_key = jax.random.split(jax.random.key(0))
+    x = 30.0 * np.asarray(jax.random.normal(start_key, shape), np.float64)
+    for i, key in enumerate(jax.random.split(churn_key, 4)):
+        gain = churn.amount / 4 if 0.5 <= sigmas[i] <= 5.0 else 0.0
+        sigma, lower = sigmas[i] * (1 + gain), [*sigmas, 0.0][i + 1]
+        x = x + churn.noise * np.sqrt(sigma**2 - sigmas[i] ** 2) * np.asarray(jax.random.normal(key, shape))
+        slope = (x - (0.3 * x + np.sin(3 * sigma))) / sigma
+        euler = x + (lower - sigma) * slope
+        after = (euler - (0.3 * euler + np.sin(3 * lower))) / lower if lower else slope
+        x = x + (lower - sigma) * (slope + after) / 2
+    np.testing.assert_allclose(
+        edm.sample_heun(denoise, jax.random.key(0), shape, f32([*sigmas, 0.0]), churn), x, rtol=1e-4
+    )
 
 
 def train(key, steps):

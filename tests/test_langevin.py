@@ -79,6 +79,27 @@ def worst_avalanche(mix):
     return max(np.max(np.abs(np.mean((flipped >> j) & np.uint32(1), axis=0) - 0.5)) for j in bits)
 
 
+def lowbias32(x):
+    """The hash by its published constants, in whole numbers of Python."""
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97), (15, 1)):
+        x = ((x ^ (x >> shift)) * factor) % 2**32
+    return x
+
+
+def test_hash_is_lowbias32():
+    words = [0, 1, 2, 77, 2**31, 2**32 - 1, 123_456_789]
+    assert [int(x) for x in langevin._mix(jnp.array(words, jnp.uint32))] == [lowbias32(x) for x in words]
+
+
+def test_noise_is_a_hash_of_the_key_and_the_position_in_the_tree():
+    inner, outer = (int(x) for x in jax.random.bits(key(5), (2,), jnp.uint32))
+    words = [lowbias32(lowbias32(place ^ inner) ^ outer) >> 8 for place in range(11)]
+    y = (((np.array(words) + 2**23) % 2**24 - 2**23) + 0.5) / 2**23
+    noise = langevin.gaussian_noise(key(5), [jnp.zeros(2), jnp.zeros((2, 3)), jnp.zeros(3)])
+    found = np.concatenate([np.ravel(x) for x in noise])
+    np.testing.assert_allclose(found, special.ndtri((1 + y) / 2), atol=2e-4)
+
+
 def test_hash_avalanches():
     assert worst_avalanche(langevin._mix) < TOLERANCE * 0.5 / np.sqrt(2**13)
     assert worst_avalanche(lambda x: (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)) > 0.4
@@ -274,6 +295,16 @@ def test_a_clip_before_the_moments_slows_weights_below_the_floor_and_one_after_t
     assert by_hand[1] > 50 * by_hand[0]
 
 
+def test_defaults_of_the_samplers():
+    # g = 1e-3: ζ = 1e-4 / √(1e-9 + 1e-8), and half of h² is η (1 − 0.9)/(1 + 0.9)
+    g = jnp.array([1e-3])
+    ((moved, _),) = run(langevin.asgld(1.0, jnp.inf), jnp.zeros(1), [g])
+    np.testing.assert_allclose(moved, [-1e-3 - 1e-4 / np.sqrt(1.1e-8)], rtol=1e-4)
+    ((moved, state),) = run(langevin.underdamped(1.0, jnp.inf), jnp.zeros(1), [g])
+    h = np.sqrt(2 * 0.1 / 1.9)
+    np.testing.assert_allclose([moved[0], state.memory[0]], [-(h**2) / 2 * 1.9e-3, -0.9e-3 * h], rtol=1e-4)
+
+
 def test_clip_leaves_small_and_zero_gradients_alone():
     g = jnp.array([0.3, 0.4])
     ((moved, _),) = run(langevin.asgld(1.0, jnp.inf, drift=0.0), jnp.zeros(2), [g])
@@ -310,6 +341,8 @@ def test_annealed_schedule():
     np.testing.assert_allclose(jax.vmap(eta)(steps), [1e-3, 1e-3, 1e-3, 5.5e-4, 1e-4, 1e-4], rtol=1e-5)
     within_hold = langevin.annealed(1e-3, 1e-4, 100_000, 50_000)
     np.testing.assert_allclose(within_hold(jnp.int32(50_000)), 1e-3, rtol=1e-6)
+    at_once = langevin.annealed(1e-3, 1e-4, 5, 5)
+    np.testing.assert_allclose([at_once(jnp.int32(5)), at_once(jnp.int32(6))], [1e-3, 1e-4], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", langevin.SAMPLERS)
@@ -454,6 +487,8 @@ def test_swap_pairs_and_frequencies():
     assert np.all(np.sort(even) == np.arange(4))
     assert {tuple(row) for row in even} == {(0, 1, 2, 3), (1, 0, 2, 3), (0, 1, 3, 2), (1, 0, 3, 2)}
     assert {tuple(row) for row in odd} == {(0, 1, 2, 3), (0, 2, 1, 3)}
+    np.testing.assert_array_equal(draw(keys, energy, betas, 6), even)
+    np.testing.assert_array_equal(draw(keys, energy, betas, 7), odd)
 
     def score(happened, p):
         return abs(np.mean(happened) - p) / np.sqrt(p * (1 - p) / len(keys))

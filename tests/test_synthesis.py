@@ -105,6 +105,7 @@ def test_a_constant_dimension_is_reproduced():
     replay = replay_of(LAYOUT, rows, size=150)
     mean, std, *_ = scales(SMALL, SPEC, replay)
     assert np.all((rows[:150, 0] - np.asarray(mean)[0]) / np.asarray(std)[0] == 0.0)
+    np.testing.assert_allclose(std[0], 1e-5, rtol=1e-6)
     state, metrics = fit(SMALL, SPEC, seeds()[0][0], replay, jax.random.key(1))
     assert jnp.isfinite(metrics["diffusion_loss"])
     made = generate(SMALL, SPEC, state, 100, jax.random.key(2))
@@ -195,6 +196,48 @@ def test_large_gradients_are_clipped_before_the_moments():
         adam = optimiser.update(jnp.full(4, 100.0), optimiser.init(jnp.zeros(4)))[1][1]
     np.testing.assert_allclose(adam.mu, 0.1 * 0.5, rtol=1e-5)  # a vector of norm 1 is four times ½
     np.testing.assert_allclose(adam.nu, 0.01 * 0.25, rtol=1e-5)
+
+
+def test_the_loss_of_a_fit_is_that_of_its_last_tenth_or_of_its_last_step():
+    losses = jnp.arange(40.0)
+    for steps, expected in ((40, 37.5), (4, 3.0)):
+        work = synthesis.Fit(None, None, losses[:steps].reshape(-1, 2))
+        found = synthesis.finish(replace(SMALL, train_steps=steps), work)[1]
+        assert float(found["diffusion_loss"]) == expected
+
+
+def test_the_first_state_scales_nothing():
+    state = jit(lambda key: synthesis.init(SMALL, SPEC, key)._replace(model=None, ema=None, optimiser=None))
+    scales, rate = state(jax.random.key(0))[3:]
+    ones = np.ones(LAYOUT.width)
+    np.testing.assert_array_equal(scales, [0 * ones, ones, -ones, ones])
+    assert float(rate) == 0.0
+
+
+def test_no_random_key_is_used_twice_in_a_cold_start():
+    work = functools.partial(synthesis.begin, replace(SMALL, warm_start=False), SPEC)
+    with jax.debug_key_reuse(True):
+        jax.jit(work).eval_shape(seeds()[0][0], seeds()[1][0], jax.random.key(0))
+
+
+@pytest.mark.parametrize("sampler", ["heun", "dpm2m"])
+def test_the_sampler_has_its_noise_levels_and_its_churn_from_the_options(sampler, monkeypatch):
+    seen = []
+
+    def spy(denoise, key, shape, *others):
+        seen.append((shape, *others))
+        return jnp.zeros(shape)
+
+    monkeypatch.setattr(synthesis.diffusion, f"sample_{sampler}", spy)
+    levels = {"sampler_steps": 3, "sigma_min": 0.1, "sigma_max": 7.0}
+    churn = {"churn": 1.0, "churn_low": 2.0, "churn_high": 3.0, "churn_noise": 4.0}
+    config = replace(SMALL, sampler=sampler, sample_batch=4, **levels, **churn)
+    rows = synthesis.generate(config, SPEC, seeds()[0][0], 10, jax.random.key(0))
+    assert rows.shape == (10, LAYOUT.width)
+    (shape, schedule, *given) = seen[0]
+    assert shape == (4, LAYOUT.width)
+    np.testing.assert_allclose(schedule[np.array([0, 2, 3])], [7.0, 0.1, 0.0], rtol=1e-5)
+    assert given == ([(1.0, 2.0, 3.0, 4.0)] if sampler == "heun" else [])
 
 
 def test_train_steps_must_be_a_multiple_of_the_average_interval():
