@@ -83,6 +83,14 @@ def test_an_inspection_tells_good_from_bad_and_seed_from_seed():
     assert found["reward_error"][0] < 1e-3 < found["reward_error"][1]
 
 
+def test_the_unit_of_errors_is_that_of_all_real_transitions():
+    env, (layout, rows) = simulator("Hopper-v4"), collect("Hopper-v4", 60)
+    made = fidelity.shuffled(layout, rows[:10], seed=1)
+    (error,) = fidelity.inspect(env, rows[None], made[None])["dynamics_error"]
+    assert error == pytest.approx(fidelity.dynamics_error(env, made, fidelity.unit(layout, rows))["next_obs_median"])
+    assert error != pytest.approx(fidelity.dynamics_error(env, made, fidelity.unit(layout, rows[:10]))["next_obs_median"])
+
+
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 5), (200, 300)])
 def test_kolmogorov_smirnov_agrees_with_scipy_also_where_values_repeat(sizes):
     rng = np.random.default_rng(sum(sizes))

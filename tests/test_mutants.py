@@ -60,7 +60,7 @@ FUNCTION = "def f(a, b, x, y, config, state, key):\n"
             | {"not dropped: not config.b → config.b"},
         ),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",  # a set has another order in every process
 )
 def test_an_error_of_every_kind(line, expected, tmp_path):
     assert changes(tmp_path, f"{FUNCTION}    {line}\n") == expected

@@ -128,12 +128,12 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
 
 def inspect(env: gymnasium.Env, real: Rows, generated: Rows) -> dict[str, NDArray[np.float64]]:
     """For every seed of [S, N, width] rows: the median dynamics and reward error of generated rows, and the dynamics
-    error of real rows with permuted outcomes, all in units of the changes in the real rows."""
+    error of as many real rows with permuted outcomes, all in units of the changes in all real rows."""
     layout, results = layout_of(env), []
     for happened, made in zip(real, generated, strict=True):
         scale = unit(layout, happened)
         error = dynamics_error(env, made, scale)
-        control = dynamics_error(env, shuffled(layout, happened), scale)
+        control = dynamics_error(env, shuffled(layout, happened[: len(made)]), scale)
         results.append((error["next_obs_median"], error["reward_median"], control["next_obs_median"]))
     names = ("dynamics_error", "reward_error", "dynamics_error_shuffled")
     return dict(zip(names, np.array(results).T, strict=True))

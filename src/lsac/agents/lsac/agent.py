@@ -30,7 +30,10 @@ from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Refresh, Transition, Values, memoryless
 
 SHOWN = 256
-"""Number of real and generated transitions that each refresh returns for inspection."""
+"""Number of generated transitions that each refresh returns for inspection."""
+COMPARED = 4_096
+"""Number of real transitions that it returns beside them. Errors are in units of their spread, which needs many where
+a number rarely changes, such as a contact force."""
 FULL_SHARE = 0.5
 """The share of a batch that is generated, unless the generated transitions are known to be wrong."""
 
@@ -148,7 +151,7 @@ def begin(config: Config, spec: EnvSpec, state: State, replay: rb.Replay, key: K
     fit_key, sample_key = jax.random.split(key)
     assert state.generator is not None
     replay = rb.raw(replay)  # the generator scales its data itself
-    real = rb.sample(replay, sample_key, min(SHOWN, config.synthetic_capacity))
+    real = rb.sample(replay, sample_key, COMPARED)
     return Fit(synthesis.begin(config.generator, spec, state.generator, replay, fit_key), real)
 
 
