@@ -426,7 +426,8 @@ def test_every_critic_has_its_own_running_means_bound_and_scale():
     c, eps = case(), 0.1
     targets = chains_of([(0, 0, 3, 1e6)] * 2, [(0, 0, 3, 1e6)] * 2)
     before = c.state(SPREAD, targets=targets, std_mean=f32(*STD_MEAN), var_mean=f32(*VAR_MEAN))
-    after, _ = c.update(before, repeated(reward=0.0, discount=1.0), KEY)
+    after, metrics = c.update(before, repeated(reward=0.0, discount=1.0), KEY)
+    assert float(metrics["clipped_targets"]) == 1.0
     std_mean, var_mean = 0.75 * STD_MEAN + 0.25 * STDS, 0.75 * VAR_MEAN + 0.25 * STDS**2
     np.testing.assert_allclose(after.chains.std_mean, std_mean, rtol=1e-5)
     np.testing.assert_allclose(after.chains.var_mean, var_mean, rtol=1e-5)
@@ -783,7 +784,7 @@ def test_q_ascent_is_on_the_generated_half():
 
 def test_metrics_of_the_critics_by_hand():
     # Q = b and y = 3 on every transition, so that b and σ alone decide; y_Z = 3 too, as nothing follows
-    b, eps = np.array([[1.0, 2.5], [5.0, -1.0]]), 0.1
+    b, eps = np.array([[-1.0, 2.5], [5.0, -1.0]]), 0.1
     c = case()
     before = c.state(
         chains_of(*([(0, 0, q, s) for q, s in zip(*chain, strict=True)] for chain in zip(b, STDS, strict=True)))
@@ -795,7 +796,7 @@ def test_metrics_of_the_critics_by_hand():
     norm = np.hypot(by_mean, by_std) * np.linalg.norm(SEEN)
     found = [metrics[name] for name in ("critic_loss", "q_mean", "q_std", "critic_grad_norm")]
     np.testing.assert_allclose(found, [np.mean((b - 3) ** 2), np.mean(b), np.mean(STDS), np.mean(norm)], rtol=1e-4)
-    assert float(metrics["clipped_targets"]) == 0.25  # 5 − 3 > 3 · 0.5
+    assert float(metrics["clipped_targets"]) == 0.5  # 3 + 1 > 3 · 1 and 5 − 3 > 3 · 0.5
     assert "critic_loss_synthetic" not in metrics
 
 
