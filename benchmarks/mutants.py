@@ -20,6 +20,7 @@ import json
 import os
 import pickle
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -61,6 +62,8 @@ WARM = ("jax", "jax.numpy", "optax", "equinox", "scipy.stats", "scipy.special", 
 MARKS = "not learning and not slow and not computing"
 PATIENCE = 3.0
 """A mutant is stopped after this many times the seconds that its tests take without it, and one minute."""
+MEMORY = 16 * 2**30
+"""Bytes of address space of a mutant, which may ask for more than the machine has."""
 NOTICEABLE = 1e-4
 """Relative difference of a number above which a mutant is more than another rounding."""
 COLUMNS = ("mutant", "before", "after", "outcome", "by", "how", "golden", "seconds")
@@ -307,6 +310,7 @@ def fork(number: int, work: Work, limit: float, folder: Path) -> Child:
     status = 1
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -428,18 +432,47 @@ def compare_all(pairs: list[Pair], numbers: str, jobs: int, root: Path) -> Itera
         yield progress.shown(outcome_of_numbers(pairs[number][1], ended))
 
 
-def run(pairs: list[Pair], numbers: str, jobs: int, root: Path) -> list[Outcome]:
-    """In the order of the mutants. What there is when the run is interrupted is returned as well."""
-    outcomes: dict[Mutant, Outcome] = {}
-    try:
-        for outcome in test_all(pairs, jobs, root):
-            outcomes[outcome.mutant] = outcome
-        survivors = [pair for pair in pairs if outcomes[pair[1]].outcome == "survived"]
-        for outcome in compare_all(survivors, numbers, jobs, root):
-            outcomes[outcome.mutant] = outcome._replace(seconds=outcomes[outcome.mutant].seconds)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-    return [outcomes[mutant] for _, mutant in pairs if mutant in outcomes]
+class Table:
+    """The outcomes by the names of the mutants, and a file of them that is complete at any time."""
+
+    def __init__(self, path: Path | None, mutants: list[Mutant], resume: bool):
+        self.path = path
+        self.outcomes: dict[str, Outcome] = {}
+        if path and resume and path.is_file():
+            with path.open() as file:
+                rows = {tuple(row[name] for name in COLUMNS[:3]): row for row in csv.DictReader(file)}
+            for mutant in mutants:
+                row = rows.get((mutant.name, mutant.before, mutant.after))
+                if row:
+                    found = [row[name] for name in COLUMNS[3:7]]
+                    self.outcomes[mutant.name] = Outcome(mutant, *found, seconds=float(row["seconds"]))
+
+    def has(self, mutant: Mutant) -> bool:
+        return mutant.name in self.outcomes
+
+    def survived(self, mutant: Mutant) -> bool:
+        """The tests, and was not compared yet."""
+        outcome = self.outcomes[mutant.name]
+        return outcome.outcome == "survived" and not outcome.how
+
+    def keep(self, outcome: Outcome) -> None:
+        self.outcomes[outcome.mutant.name] = outcome
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            written = self.path.with_suffix(".new")
+            with written.open("w", newline="") as file:
+                rows = (x.row() for x in self.outcomes.values())
+                csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+            written.replace(self.path)
+
+
+def run(pairs: list[Pair], numbers: str, jobs: int, table: Table, root: Path) -> list[Outcome]:
+    """First the tests, then the numbers of survivors; what the table has is not repeated."""
+    for outcome in test_all([pair for pair in pairs if not table.has(pair[1])], jobs, root):
+        table.keep(outcome)
+    for outcome in compare_all([pair for pair in pairs if table.survived(pair[1])], numbers, jobs, root):
+        table.keep(outcome._replace(seconds=table.outcomes[outcome.mutant.name].seconds))
+    return [table.outcomes[mutant.name] for _, mutant in pairs]
 
 
 def score(outcomes: list[Outcome]) -> tuple[int, int]:
@@ -464,13 +497,6 @@ def summary(outcomes: list[Outcome], totals: dict[str, int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def save(outcomes: list[Outcome], totals: dict[str, int], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "mutants.csv").open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *(x.row() for x in outcomes)])
-    (folder / "summary.md").write_text(summary(outcomes, totals))
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Makes small errors in the source, and counts those that tests notice."
@@ -483,6 +509,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the mutants, and test none")
     parser.add_argument("--jobs", type=int, default=1, help="mutants that are tested at the same time")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write mutants.csv and summary.md")
+    parser.add_argument("--resume", action="store_true", help="keep the outcomes that are in mutants.csv already")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache/lsac/mutants", help="compiled programs")
     return parser.parse_args()
 
@@ -494,6 +521,7 @@ def main() -> None:
     fields = fields_of([*(ROOT / "src").rglob("*.py"), *(target.path for target in targets)])
     pairs = [(target, m) for target in targets for m in mutants_of(target.path, shown(target.path), fields)]
     totals = {shown(t.path): sum(target is t for target, _ in pairs) for t in targets}
+    table = Table(args.out and args.out / "mutants.csv", [mutant for _, mutant in pairs], args.resume)
     if args.sample is not None and args.sample < len(pairs):
         chosen = random.Random(args.seed).sample(range(len(pairs)), args.sample)
         pairs = [pairs[i] for i in sorted(chosen)]
@@ -505,10 +533,11 @@ def main() -> None:
     for name in WARM:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as root:
-        outcomes = run(pairs, args.numbers, max(args.jobs, 1), Path(root))
+        outcomes = run(pairs, args.numbers, max(args.jobs, 1), table, Path(root))
+    text = summary(outcomes, totals)
     if args.out:
-        save(outcomes, totals, args.out)
-    print(summary(outcomes, totals), end="")
+        (args.out / "summary.md").write_text(text)
+    print(text, end="")
 
 
 if __name__ == "__main__":

@@ -225,6 +225,24 @@ def test_killed_survived_and_equivalent_mutants_are_told_apart(tmp_path):
     assert (tmp_path / "out" / "summary.md").read_text() in ended.stdout
 
 
+def test_a_table_is_complete_at_any_time_and_is_taken_up_again(tmp_path):
+    path = tmp_path / "source.py"
+    path.write_text("def f(a, b):\n    return -a + b\n")
+    found = mutants_of(path, "source.py", [])
+    csv_file = tmp_path / "out" / "mutants.csv"
+    table = mutants.Table(csv_file, found, resume=True)
+    table.keep(mutants.Outcome(found[0], "killed", "test_a.py::test", "assert 1, 2", "", 1.5))
+    table.keep(mutants.Outcome(found[1], "survived", seconds=2.0))
+    again = mutants.Table(csv_file, found, resume=True)
+    assert again.outcomes == table.outcomes
+    assert [again.survived(mutant) for mutant in found] == [False, True], "the second one is still to be compared"
+    again.keep(mutants.Outcome(found[1], "survived", "", "x: 1e-02", "no", 2.0))
+    assert not mutants.Table(csv_file, found, resume=True).survived(found[1])
+    assert not mutants.Table(csv_file, found, resume=False).outcomes
+    other = [found[0]._replace(after="something else")]
+    assert not mutants.Table(csv_file, other, resume=True).outcomes, "the source has changed since"
+
+
 def test_a_run_whose_tests_fail_without_a_mutant_ends_at_once(tmp_path):
     ended = command(tmp_path, TESTS.replace("6.0", "7.0"))
     assert ended.returncode == 1
