@@ -33,7 +33,7 @@ from lsac.train.resume import Parts, Saver
 from lsac.train.stopping import Stop, interruptible
 from lsac.types import Agent, EnvSpec
 
-VALUES_EVERY = 5
+VALUES_EVERY = 10
 """An evaluation adds one episode of the exploring policy, for its values, per this many episodes."""
 RESUMES = {
     "exact": "exact: the simulators continue where they were",
