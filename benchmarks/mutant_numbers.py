@@ -28,7 +28,7 @@ from lsac.types import EnvSpec
 
 Program = Callable[[], Any]
 
-SPEC = EnvSpec(obs_shape=(3,), action_dim=2, gamma=0.9)
+SPEC = EnvSpec(obs_shape=(3,), action_dim=2, gamma=0.9, log_action_scale=-0.7)
 SIZES = {"hidden": (8,), "batch_size": 8, "chains": 3, "synthetic_capacity": 16}
 GENERATOR = synthesis.Config(
     width=8, dim_t=8, blocks=1, train_steps=20, batch_size=8, sampler_steps=4, compute_dtype="float32"
@@ -51,9 +51,14 @@ UPDATES: dict[str, dict[str, Any]] = {
     },
     "underdamped, one critic": {"sampler": "underdamped", "critics_per_chain": 1, **WARM, **NO_GENERATOR},
     "adam, overflow": {"sampler": "adam", "actor_chain": "overflow", **NO_GENERATOR},
+    "adam, clipped actor": {
+        **{"sampler": "adam", "clip": "none", "actor_clip": 0.05, "entropy_range": "env", "target_entropy": -1.0},
+        **NO_GENERATOR,
+    },
 }
 SYNTHESIS: dict[str, dict[str, Any]] = {
     "default": {},
+    "as published": {"squash_beyond": 0.0, "match_terminals": False},
     "cold, no terminals": {"model_terminals": False, "normalize_reward": False, "warm_start": False, "ema_every": 5},
     "change, heun": {"model_change": True, "sampler": "heun", "sample_batch": 5, "compute_dtype": "bfloat16"},
 }
@@ -64,6 +69,7 @@ def replay(moments: bool = False) -> rb.Replay:
     rng, layout = np.random.default_rng(0), rb.layout_of(SPEC)
     rows = rng.normal(1.0, 2.0, size=(32, layout.width)).astype(np.float32)
     where = layout.fields()
+    rows[3, where["obs"]] = 60.0  # far outside the usual range
     rows[:, where["action"]] = rng.uniform(-1, 1, size=(32, SPEC.action_dim))
     rows[:, where["discount"]] = np.where(np.arange(32) % 6 == 5, 0.0, SPEC.gamma)[:, None]
     ring = layout.empty(32) | {rb.PACKED: rows}
@@ -90,6 +96,10 @@ def updated(config: Any, moments: bool = False) -> Any:
         state, *shown = jax.jit(agent.refresh.fit)(state, data, jax.random.key(1))
         state, generated = jax.jit(agent.refresh.generate)(state, jax.random.key(2))
         shown.append(generated)
+        if agent.refresh.judge:
+            told = [jax.jit(agent.refresh.judge)(state, jnp.float32(e)) for e in (0.2, 0.6, 1.2, np.nan, 0.75)]
+            state = told[-1][0]
+            shown.append([(judged.share, found) for judged, found in told])
     update, metrics = jax.jit(agent.update), []
     for i in range(4):
         state, found = update(state, data, jax.random.key(i))
@@ -97,7 +107,8 @@ def updated(config: Any, moments: bool = False) -> Any:
     obs, action = jnp.ones(3), jnp.zeros(2)
     values = agent.values.value(agent.values.critics(state), obs, action)
     acted = agent.act(agent.policy(state), (), obs, jax.random.key(7), True)
-    return state, shown, metrics, values, acted
+    found = agent.diagnostics(state) if agent.diagnostics else {}
+    return state, shown, metrics, values, acted, found
 
 
 def small_lsac(config: Any, **options: Any) -> Any:
@@ -106,7 +117,16 @@ def small_lsac(config: Any, **options: Any) -> Any:
 
 def constants() -> list[str]:
     """Of the modules, and the defaults of their options."""
-    facts = lsac.SHOWN, chains.FIRST_STD, chains.FIRST_VARIANCE, synthesis.PIECES, synthesis.BLOCK, langevin.CLIPS
+    facts = (
+        lsac.SHOWN,
+        lsac.COMPARED,
+        synthesis.ROUNDED_TO,
+        chains.FIRST_STD,
+        chains.FIRST_VARIANCE,
+        synthesis.PIECES,
+        synthesis.BLOCK,
+        langevin.CLIPS,
+    )
     agent = lsac.make(small_lsac(lsac.Config()), SPEC)
     assert agent.refresh is not None
     facts += agent.refresh.every, agent.refresh.steps, agent.refresh.pieces, agent.gradient_steps

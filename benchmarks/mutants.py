@@ -394,10 +394,13 @@ class Progress:
 
 
 def outcome_of_tests(mutant: Mutant, ended: Ended) -> Outcome:
-    """A process that does not come to an end, or breaks down, has noticed the mutant as well."""
-    found = ended.result or {"survived": False, "by": "", "how": ended.problem}
-    word = "timeout" if ended.problem == "timeout" else "survived" if found["survived"] else "killed"
-    return Outcome(mutant, word, found["by"], found["how"], "", ended.seconds)
+    """A mutant that does not come to an end is noticed; if its process broke down, nothing is known of it."""
+    if ended.result is None:
+        return Outcome(
+            mutant, "timeout" if ended.problem == "timeout" else "error", "", ended.problem, "", ended.seconds
+        )
+    found = ended.result
+    return Outcome(mutant, "survived" if found["survived"] else "killed", found["by"], found["how"], "", ended.seconds)
 
 
 def outcome_of_numbers(mutant: Mutant, ended: Ended) -> Outcome:

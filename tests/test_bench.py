@@ -73,7 +73,10 @@ def test_the_papers_figures_are_of_six_tasks_and_algorithms():
         (("sac", "--rounds", "0"), "lsac: --rounds 0: must be at least 1"),
         (("sca",), f"lsac: algorithm sca: must be one of {', '.join(AGENTS)}; did you mean sac?"),
         (("sac", "--algorithms"), "lsac: --algorithms: times all algorithms, leave out sac"),
-        (("sac", "--preset", "released"), "lsac: --preset released: sac has default, official, paper, quickstart"),
+        (
+            ("sac", "--preset", "released"),
+            "lsac: --preset released: sac has default, official, tuned, paper, quickstart",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(args, sentence):

@@ -116,5 +116,5 @@ def test_every_seed_whose_critics_run_apart_is_named_once():
         watching.of(step, Critics(jnp.array([5.0, 5210.0]), None), [calm, wild])
     assert said == [
         "warning: seed 8: its critics disagree by 5,210 about a value of 521 (step 45,000): they have run apart; "
-        "lower --critic-lr"
+        "smaller steps of the critics may help"
     ]

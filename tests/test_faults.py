@@ -219,7 +219,10 @@ REFUSED = {
     "no environment": (("train", "sac"), "--env: name an environment, for example --env Pendulum-v1"),
     "no steps": ((*TRAIN, "--steps", 0), "--steps 0: must be at least 1"),
     "unknown algorithm": (("train", "sak", "--env", "Pendulum-v1"), "algorithm sak: must be one of "),
-    "unknown preset": ((*TRAIN, "--preset", "fast"), "--preset fast: sac has default, official, paper, quickstart"),
+    "unknown preset": (
+        (*TRAIN, "--preset", "fast"),
+        "--preset fast: sac has default, official, tuned, paper, quickstart",
+    ),
     "updates not whole": (
         (*TRAIN, "--utd", 0.3),
         "--utd 0.3: times --chunk 8 must be a whole number of updates, at least 1",

@@ -205,11 +205,11 @@ def test_batches_are_all_real_until_the_generator_has_run():
     [(8, 0.0, 0), (8, 0.1, 1), (8, 0.25, 2), (8, 0.4, 3), (8, 0.5, 4), (7, 0.5, 3), (2, 0.5, 1), (256, 0.123, 31)],
 )
 def test_a_share_of_a_batch_is_generated(size, share, count):
-    rows = np.asarray(lsac.generated_rows(config(batch_size=size), jnp.float32(share)))
+    rows = np.asarray(lsac.is_generated(config(batch_size=size), jnp.float32(share)))
     np.testing.assert_array_equal(
         rows, (np.arange(size) >= size - size // 2) & (np.arange(size) < size - size // 2 + count)
     )
-    assert not np.asarray(lsac.generated_rows(config(synthetic=False, batch_size=size), jnp.float32(share))).any()
+    assert not np.asarray(lsac.is_generated(config(synthetic=False, batch_size=size), jnp.float32(share))).any()
 
 
 def test_the_rest_of_a_batch_is_real_and_its_refined_actions_are_not_written_back():

@@ -156,8 +156,8 @@ def test_a_mutant_whose_tests_do_not_end_counts_as_noticed(tmp_path):
     broken = mutants.outcome_of_tests(mutant, mutants.Ended(None, "status 6: aborted", 1.0))
     failed = mutants.outcome_of_tests(mutant, mutants.Ended({"survived": False, "by": "t", "how": "a"}, "", 1.0))
     passed = mutants.outcome_of_tests(mutant, mutants.Ended({"survived": True, "by": "", "how": ""}, "", 1.0))
-    assert [x.outcome for x in (late, broken, failed, passed)] == ["timeout", "killed", "killed", "survived"]
-    assert mutants.score([late, broken, failed, passed]) == (3, 4)
+    assert [x.outcome for x in (late, broken, failed, passed)] == ["timeout", "error", "killed", "survived"]
+    assert mutants.score([late, broken, failed, passed]) == (2, 4), "of a process that broke down nothing is known"
     same = mutants.outcome_of_numbers(mutant, mutants.Ended({"where": "", "by": 0.0, "golden": 0.0}, "", 1.0))
     assert mutants.score([late, same]) == (1, 1), "one that changes no number does not count"
     rounding = mutants.outcome_of_numbers(mutant, mutants.Ended({"where": "x", "by": 1e-7, "golden": 1e-7}, "", 1.0))

@@ -35,7 +35,7 @@ class Diagnostics:
                 self._warned.add(seed)
                 self._say(
                     f"warning: seed {seed}: its critics disagree by {found['q_spread']:,.0f} about a value of "
-                    f"{found['q']:,.0f} (step {step:,}): they have run apart; lower --critic-lr"
+                    f"{found['q']:,.0f} (step {step:,}): they have run apart; smaller steps of the critics may help"
                 )
             results.append(found)
         return results

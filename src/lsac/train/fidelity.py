@@ -89,7 +89,8 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
 
     Errors are in units of `scale` (by default that of `rows`): the root mean square over rows and dimensions, and the
     root of the median over rows of the mean square, which is robust to a few impossible states. An error of 1 is about
-    as large as that of the prediction "nothing changes". Rows with clipped velocities are skipped.
+    as large as that of the prediction "nothing changes". Rows with clipped velocities are skipped; if no other is left,
+    the error is infinite, as for a row that the simulator answers with NaN.
     """
     task = env.spec.id if env.spec else type(env.unwrapped).__name__
     if not knows(task):
@@ -104,7 +105,7 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
     velocity = np.abs(rows[:, split : split + model.nv])
     rows = rows[np.all(velocity < CLIPPED_VELOCITIES.get(name, np.inf), axis=1)]
     if not len(rows):
-        return dict.fromkeys(("next_obs_rmse", "reward_rmse", "next_obs_median", "reward_median"), float("nan"))
+        return dict.fromkeys(("next_obs_rmse", "reward_rmse", "next_obs_median", "reward_median"), float("inf"))
     parts = {field: rows[:, where] for field, where in layout.fields().items()}
     low, high = simulator.action_space.low, simulator.action_space.high
     action = (low + (parts["action"] + 1.0) / 2.0 * (high - low)).astype(np.float32)
@@ -122,6 +123,7 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
         "next_obs": np.sum(((parts["next_obs"] - next_obs) / scale.change) ** 2, axis=1) / changing,
         "reward": np.mean(((parts["reward"] - reward) / scale.reward) ** 2, axis=1),
     }
+    errors = {field: np.where(np.isfinite(error), error, np.inf) for field, error in errors.items()}
     rmse = {f"{field}_rmse": float(np.sqrt(error.mean())) for field, error in errors.items()}
     return rmse | {f"{field}_median": float(np.sqrt(np.median(error))) for field, error in errors.items()}
 

@@ -208,7 +208,7 @@ class Loop:
             self._saver.say(
                 f"warning: generated transitions are wrong (dynamics error {np.min(numbers['dynamics_error']):,.1f}; 1 "
                 f"is no better than to predict that nothing changes), so none is used (step {self.step:,}); "
-                "--no-synthetic saves the time of the generator"
+                "a run without generated data saves the time of the fits"
             )
 
     def _fitting(self, fitting: Fitting) -> None:

@@ -67,7 +67,7 @@ def real_rows(config: Config) -> int:
     return config.batch_size - config.batch_size // 2 if config.synthetic else config.batch_size
 
 
-def generated_rows(config: Config, share: Array) -> Array:
+def is_generated(config: Config, share: Array) -> Array:
     """[B] which transitions of a batch are generated: `share` of them, the first after those that are always real."""
     place = jnp.arange(config.batch_size) - real_rows(config)
     return (place >= 0) & (place < jnp.round(share * config.batch_size).astype(jnp.int32))
@@ -94,14 +94,14 @@ def synthetic_rows(layout: rb.Layout, state: State, index: Array) -> Transition:
 
 
 def batches(config: Config, state: State, replay: rb.Replay, key: Key) -> tuple[Transition, Array]:
-    """One batch per chain, [C, B], a share of it generated and refined (see `generated_rows`), and the new
+    """One batch per chain, [C, B], a share of it generated and refined (see `is_generated`), and the new
     displacements of the actions of D'."""
     moved, split = state.moved, real_rows(config)
     real_key, synthetic_key = jax.random.split(key)
     real = rb.take(replay, rb.indices(replay, real_key, (config.chains, config.batch_size)))
     if not config.synthetic:
         return real, moved
-    used = generated_rows(config, state.share)[split:]
+    used = is_generated(config, state.share)[split:]
     index = synthetic_index(config, moved.shape[0], synthetic_key)
     synthetic = rb.seen(replay, synthetic_rows(replay.layout, state, index))
     if config.action_gradient:
@@ -230,7 +230,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
         batch_key, critic_key, chain_key, action_key, swap_key = jax.random.split(key, 5)
         alpha, target_actor = jnp.exp(state.log_alpha), state.target_actor
         batch, moved = batches(config, state, replay, batch_key)
-        generated = generated_rows(config, state.share)
+        generated = is_generated(config, state.share)
         chains, metrics = ch.move(config, state.chains, target_actor, batch, generated, alpha, critic_key)
         if config.exchange_every:
             chains = ch.exchange(config, chains, target_actor, batch, alpha, state.updates, swap_key)

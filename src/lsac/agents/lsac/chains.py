@@ -47,7 +47,7 @@ def sampler_of(config: Config) -> tuple[langevin.Sampler, Array]:
             "clip_at": config.clip_at,
         }
     elif config.sampler == "adam" and config.clip == "grad_norm":
-        options = {"max_norm": config.clip_at}  # so that the two differ by nothing but the update rule
+        options = {"max_norm": config.clip_at}  # as for asgld, so that the two differ by their update rules
     sampler = langevin.SAMPLERS[config.sampler](step_size(config), config.inverse_temperature, **options)
     if config.exchange_every:
         return sampler, langevin.ladder(config.chains, config.inverse_temperature, config.ladder_ratio)
@@ -165,9 +165,10 @@ def move(
         "critic_loss": jnp.mean(real_error),
         "q_mean": jnp.mean(q),
         "q_std": jnp.mean(std),
-        "clipped_targets": jnp.mean(clipped),
         "critic_grad_norm": jnp.mean(norm),
     }
+    if config.distributional:
+        metrics["clipped_targets"] = jnp.mean(clipped)
     if config.synthetic:
         metrics["critic_loss_synthetic"] = jnp.mean(synthetic_error)
     return chains._replace(critics=critics, sampler=opt, std_mean=std_mean, var_mean=var_mean), metrics
@@ -176,10 +177,11 @@ def move(
 def diagnostics(config: Config, chains: Chains) -> Metrics:
     """How the adaptive sampler moves the weights.
 
-    `noise_share` is the share of the noise in the mean square of a weight's step, of which the drift a ζ is the rest;
-    `below_floor` the share of weights with v < λ, which move more slowly than their gradients ask for.
+    `noise_share` is the noise's share of the mean square of a weight's step by noise and drift a ζ; the plain gradient
+    is left out, which is small where its norm is clipped. `below_floor` is the share of weights with v < λ, which move
+    more slowly than their gradients ask for.
     """
-    if config.sampler != "asgld":
+    if config.sampler != "asgld" or config.clip not in ("grad_norm", "plain_norm"):
         return {}
     m, v = chains.sampler.memory
     eta, (_, beta) = step_size(config)(chains.sampler.step), sampler_of(config)
@@ -218,7 +220,8 @@ def exchange(
     scale = jnp.mean(chains.var_mean) + config.std_eps
 
     def energy(critics: Any) -> Array:
-        """The loss whose gradient `critic_loss` has if ε is 0 and nothing is clipped."""
+        """ω times the negative log likelihood of y_Z, whose gradient is that of `critic_loss` with ε = 0, without the
+        bound, and with y_Z for y_Q."""
         mean, std = returns(critics, common.obs, common.action)
         if config.distributional:
             return scale * jnp.sum(jnp.mean(0.5 * ((y_z[None] - mean) / std) ** 2 + jnp.log(std), axis=1))
