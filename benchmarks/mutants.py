@@ -14,6 +14,7 @@ the table says whether they would have. The kinds of errors are in `mutant_kinds
 import argparse
 import contextlib
 import csv
+import ctypes
 import importlib
 import importlib.util
 import json
@@ -64,6 +65,8 @@ PATIENCE = 3.0
 """A mutant is stopped after this many times the seconds that its tests take without it, and one minute."""
 MEMORY = 16 * 2**30
 """Bytes of address space of a mutant, which may ask for more than the machine has."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux: the signal that a process gets when its parent ends."""
 NOTICEABLE = 1e-4
 """Relative difference of a number above which a mutant is more than another rounding."""
 COLUMNS = ("mutant", "before", "after", "outcome", "by", "how", "golden", "seconds")
@@ -310,6 +313,7 @@ def fork(number: int, work: Work, limit: float, folder: Path) -> Child:
     status = 1
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # not even a kill of the parent leaves it behind
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)

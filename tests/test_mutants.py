@@ -4,6 +4,7 @@ import csv
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import mutants
@@ -146,6 +147,23 @@ def test_a_process_that_is_late_or_breaks_down_has_no_result(tmp_path):
     assert aborted.startswith("None status ")
     assert left in ("gone", "Z"), "what a process has started is stopped with it"
     assert not any(root.iterdir()), "folders are removed"
+
+
+def test_a_run_that_is_killed_leaves_no_process_behind(tmp_path):
+    code = "import mutants, os, pathlib, sys, time; root, note = map(pathlib.Path, sys.argv[1:])\n"
+    code += "late = lambda folder: (note.write_text(str(os.getpid())), time.sleep(60))\n"
+    code += "list(mutants.run_all([(late, 60)], 1, root))"
+    environment = os.environ | {"PYTHONPATH": str(Path(mutants.__file__).parent)}
+    note = tmp_path / "note"
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path, note], env=environment) as parent:
+        while not note.is_file() or not note.read_text():
+            assert parent.poll() is None
+            time.sleep(0.02)
+        parent.kill()
+    child, until = Path("/proc", note.read_text(), "stat"), time.monotonic() + 20
+    while child.exists() and child.read_text().split()[2] != "Z":
+        assert time.monotonic() < until, "it goes on"
+        time.sleep(0.02)
 
 
 def test_a_mutant_whose_tests_do_not_end_counts_as_noticed(tmp_path):
