@@ -148,6 +148,16 @@ def test_refined_actions_are_written_back_at_the_sampled_rows_and_only_there(wri
         assert not len(changed)
 
 
+def test_without_the_action_gradient_generated_actions_stay_as_they_were_made():
+    options = config(synthetic_capacity=4_000, action_gradient=False, action_lr=0.3)
+    state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
+    batch, moved = lsac.batches(options, state, replay(), jax.random.key(1))
+    assert not np.asarray(moved).any()
+    made = {row.tobytes() for row in np.asarray(lsac.synthetic_rows(LAYOUT, state, jnp.arange(4_000)).action)}
+    used = np.asarray(batch.action[:, options.batch_size // 2 :]).reshape(-1, 2)
+    assert all(row.tobytes() in made for row in used)
+
+
 def test_refinements_of_an_action_add_up():
     options = config(synthetic_capacity=3, batch_size=2, action_lr=1e-2)
     state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
