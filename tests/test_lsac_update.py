@@ -451,7 +451,8 @@ def test_shared_averages_are_one_number_for_all_chains():
 def test_without_a_distribution_the_mean_descends_half_the_squared_error():
     c = case(distributional=False)
     before = c.state(chains_of([(0, 0, 1, 1.0), (2, 0, 0, 2.0)], [(0, 2, 3, 0.5), (0, 0, -4, 1.5)]))
-    after, _ = c.update(before, repeated(reward=3.0, discount=0.0), KEY)
+    after, metrics = c.update(before, repeated(reward=3.0, discount=0.0), KEY)
+    assert "clipped_targets" not in metrics, "there is no sampled target"
     error = np.array([[1, 2], [4, -4]]) - 3.0
     np.testing.assert_allclose(steps_of_means(before, after), -ETA * error[..., None] * SEEN, rtol=1e-5)
     np.testing.assert_allclose(std_head(after.chains.critics), std_head(before.chains.critics), atol=1e-12)
@@ -784,7 +785,7 @@ def test_q_ascent_is_on_the_generated_half():
 
 def test_metrics_of_the_critics_by_hand():
     # Q = b and y = 3 on every transition, so that b and σ alone decide; y_Z = 3 too, as nothing follows
-    b, eps = np.array([[-1.0, 2.5], [5.0, -1.0]]), 0.1
+    b, eps = np.array([[-1.0, 2.5], [5.0, -2.0]]), 0.1
     c = case()
     before = c.state(
         chains_of(*([(0, 0, q, s) for q, s in zip(*chain, strict=True)] for chain in zip(b, STDS, strict=True)))
@@ -796,7 +797,7 @@ def test_metrics_of_the_critics_by_hand():
     norm = np.hypot(by_mean, by_std) * np.linalg.norm(SEEN)
     found = [metrics[name] for name in ("critic_loss", "q_mean", "q_std", "critic_grad_norm")]
     np.testing.assert_allclose(found, [np.mean((b - 3) ** 2), np.mean(b), np.mean(STDS), np.mean(norm)], rtol=1e-4)
-    assert float(metrics["clipped_targets"]) == 0.5  # 3 + 1 > 3 · 1 and 5 − 3 > 3 · 0.5
+    assert float(metrics["clipped_targets"]) == 0.75  # 3 + 1 > 3 · 1, 5 − 3 > 3 · 0.5 and 3 + 2 > 3 · 1.5
     assert "critic_loss_synthetic" not in metrics
 
 
