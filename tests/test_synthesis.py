@@ -81,9 +81,10 @@ def test_scales_are_those_of_the_filled_rows_only(chunks):
     replay = filled(200, chunks)
     everything = np.concatenate([transitions(50, seed=i) for i in range(chunks)])
     vectors = numpy_vectors(everything[-200:])
-    mean, std, *_ = map(np.asarray, scales(SMALL, SPEC, replay))
+    mean, std, low, high = map(np.asarray, scales(SMALL, SPEC, replay))
     np.testing.assert_allclose(mean[:-1], vectors.mean(0)[:-1], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(std[:-1], vectors.std(0)[:-1] + 1e-5, rtol=1e-4)
+    np.testing.assert_allclose([low, high], [vectors.min(0), vectors.max(0)], rtol=1e-6)
 
 
 def test_terminals_and_on_request_rewards_are_not_scaled():
