@@ -137,6 +137,12 @@ def test_error_of_a_denoiser_that_is_not_even_and_of_data_with_another_spread():
     assert error == pytest.approx((4 + 9) / 36 * (9 + 4) / 2)
 
 
+def test_loss_draws_levels_and_noise_with_keys_of_their_own():
+    loss = jax.jit(lambda batch, key: edm.edm_loss(lambda x, sigma: x, batch, key))
+    with jax.debug_key_reuse(True):
+        loss.eval_shape(jnp.zeros((4, 2)), jax.random.key(0))
+
+
 def test_loss_draws_its_noise_as_published():
     """Denoisers for which the loss on clean zeros is E[noise²], E[(ln σ + 1.2)²] and E[ln²σ]."""
     zeros = jnp.zeros((50_000, 1))
