@@ -19,7 +19,7 @@ import numpy as np
 
 from lsac.agents import AGENTS
 from lsac.agents.lsac import agent as lsac
-from lsac.agents.lsac import chains, synthesis
+from lsac.agents.lsac import chains, refreshing, synthesis
 from lsac.nn import diffusion, langevin
 from lsac.nn.normalisation import Moments
 from lsac.presets import lsac as presets
@@ -58,7 +58,7 @@ UPDATES: dict[str, dict[str, Any]] = {
 }
 SYNTHESIS: dict[str, dict[str, Any]] = {
     "default": {},
-    "as published": {"squash_beyond": 0.0, "match_terminals": False},
+    "tails and terminations": {"squash_beyond": 3.0, "match_terminals": True},
     "cold, no terminals": {"model_terminals": False, "normalize_reward": False, "warm_start": False, "ema_every": 5},
     "change, heun": {"model_change": True, "sampler": "heun", "sample_batch": 5, "compute_dtype": "bfloat16"},
 }
@@ -118,8 +118,8 @@ def small_lsac(config: Any, **options: Any) -> Any:
 def constants() -> list[str]:
     """Of the modules, and the defaults of their options."""
     facts = (
-        lsac.SHOWN,
-        lsac.COMPARED,
+        refreshing.SHOWN,
+        refreshing.COMPARED,
         synthesis.ROUNDED_TO,
         chains.FIRST_STD,
         chains.FIRST_VARIANCE,

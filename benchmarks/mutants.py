@@ -39,6 +39,8 @@ from mutant_kinds import Mutant, fields_of, mutants_of
 ROOT = Path(__file__).absolute().parents[1]
 TESTS = {
     "src/lsac/agents/lsac/agent.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
+    "src/lsac/agents/lsac/batches.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
+    "src/lsac/agents/lsac/refreshing.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
     "src/lsac/agents/lsac/chains.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
     "src/lsac/agents/lsac/synthesis.py": (
         *("test_presets.py", "test_synthesis.py", "test_lsac.py", "test_agents.py[lsac]"),

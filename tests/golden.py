@@ -27,6 +27,8 @@ SETTINGS = {
     "JAX_PLATFORMS": "cpu",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_max_isa=AVX2 --xla_cpu_multi_thread_eigen=false",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",  # policies act in NumPy
+    "OPENBLAS_CORETYPE": "Haswell",
 }
 SPEC = EnvSpec(obs_shape=(3,), action_dim=1, gamma=0.99)  # those of Pendulum-v1
 LAYOUT = rb.layout_of(SPEC)

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from lsac.nn.networks import WIDE_LOG_STD, Critic, GaussianActor, GaussianCritic, ensemble
+from lsac.nn.networks import (
+    WIDE_LOG_STD,
+    Critic,
+    GaussianActor,
+    GaussianCritic,
+    ensemble,
+    gaussian_actor,
+    gaussian_critic,
+)
 
 Module = TypeVar("Module")
 KEY = jax.random.key(0)
@@ -44,7 +52,7 @@ def raw(std: float) -> float:
 
 def return_critics_of(*coefficients: tuple[float, float, float, float]) -> GaussianCritic:
     """Stacked critics of one state and one action, each given as (w_s, w_a, b, σ): mean = w_s s + w_a a + b."""
-    shape = jax.eval_shape(lambda: ensemble(lambda k: GaussianCritic(1, 1, (), "relu", k), len(coefficients), KEY))
+    shape = jax.eval_shape(lambda: ensemble(lambda k: gaussian_critic(1, 1, (), "relu", k), len(coefficients), KEY))
     weight = [[[s, a], [0, 0]] for s, a, _, _ in coefficients]
     return with_layer(shape, weight, [[b, raw(std)] for _, _, b, std in coefficients])
 
@@ -81,7 +89,7 @@ def return_gradients(
 
 def actor_of(m_s: float, m_0: float, log_std: float, bounds: tuple[float, float] = WIDE_LOG_STD) -> GaussianActor:
     """Of one state and one action: mean = m_s s + m_0, and a constant log std."""
-    shape = jax.eval_shape(lambda: GaussianActor(1, 1, (), "relu", KEY, bounds))
+    shape = jax.eval_shape(lambda: gaussian_actor(1, 1, (), "relu", KEY, bounds))
     return with_layer(shape, [[m_s], [0.0]], [m_0, log_std])
 
 

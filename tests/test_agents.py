@@ -108,7 +108,8 @@ def test_update_keeps_structure_shapes_and_types_of_the_state(case):
 
 
 def test_observing_keeps_structure_shapes_and_types_of_the_state(case):
-    after = jax.eval_shape(case.agent.observe, case.state, LAYOUT.unpack(jnp.asarray(transitions(0))))
+    rows = jnp.asarray(transitions(0))
+    after = jax.eval_shape(case.agent.observe, case.state, LAYOUT.unpack(rows), jnp.zeros(len(rows), bool))
     assert jax.tree.structure(after) == jax.tree.structure(case.state)
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(case.state), strict=True):
         assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
@@ -403,8 +404,9 @@ def test_the_entropy_of_an_action_is_that_of_the_action_that_the_same_key_gives(
     policy, obs = agent.policy(agent.init(jax.random.key(0))), jnp.array([0.5, -1.0, 2.0])
     keys = jax.random.split(jax.random.key(1), 64)
     action = np.asarray(jax.vmap(lambda key: agent.act(policy, (), obs, key, True)[0])(keys), np.float64)
-    found = jax.vmap(lambda key: agent.values.entropy.neg_log_prob(policy, obs, key))(keys)
-    mean, log_std = (np.asarray(x, np.float64) for x in policy(obs))
+    found = jax.vmap(lambda key: agent.values.entropy.neg_log_prob(policy, (), obs, key))(keys)
+    actor = getattr(policy, "actor", policy)  # of LSAC, whose policy may hold more
+    mean, log_std = (np.asarray(x, np.float64) for x in actor(obs))
     z = (np.arctanh(action) - mean) / np.exp(log_std)
     log_prob = -0.5 * z**2 - log_std - 0.5 * np.log(2 * np.pi) - np.log(1 - action**2)
     near = np.abs(action).max(axis=1) < 0.999  # beyond, the rounding of the action shows

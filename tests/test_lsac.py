@@ -17,10 +17,10 @@ from scipy import stats
 
 from lsac.agents import dsact
 from lsac.agents.lsac import agent as lsac
-from lsac.agents.lsac import chains, synthesis
+from lsac.agents.lsac import batches, chains, refreshing, synthesis
 from lsac.agents.lsac.config import Released
 from lsac.nn.distributions import gaussian_return_loss
-from lsac.nn.networks import GaussianActor, GaussianCritic, ensemble, sample_actions
+from lsac.nn.networks import ensemble, gaussian_actor, gaussian_critic, sample_actions
 from lsac.presets import lsac as presets
 from lsac.replay import ring as rb
 from lsac.train.loop import Loop
@@ -93,8 +93,8 @@ def test_with_constant_std_the_mean_moves_as_under_squared_error():
 
 def test_targets_use_the_critic_with_the_smaller_mean_and_their_own_entropy():
     keys = jax.random.split(jax.random.key(0), 3)
-    chain = ensemble(lambda k: GaussianCritic(3, 2, (8,), "gelu", k), 2, keys[0])
-    actor = GaussianActor(3, 2, (8,), "gelu", keys[1], (-20.0, 0.5))
+    chain = ensemble(lambda k: gaussian_critic(3, 2, (8,), "gelu", k), 2, keys[0])
+    actor = gaussian_actor(3, 2, (8,), "gelu", keys[1], (-20.0, 0.5))
     batch = transitions(6)
     y_q, y_z = dsact.return_targets(chain, actor, jnp.float32(0.2), batch, keys[2])
     action_key, return_key = jax.random.split(keys[2])
@@ -114,7 +114,7 @@ def test_targets_use_the_critic_with_the_smaller_mean_and_their_own_entropy():
 
 
 def test_refined_action_is_one_fresh_adam_step_up_the_lower_q():
-    chain = ensemble(lambda k: GaussianCritic(3, 2, (8,), "gelu", k), 2, jax.random.key(0))
+    chain = ensemble(lambda k: gaussian_critic(3, 2, (8,), "gelu", k), 2, jax.random.key(0))
     batch = transitions(6)._replace(action=jnp.full((6, 2), 0.2))
     moved = chains.refined(chain, batch, 3e-4)
     grads = jax.grad(lambda a: -jnp.sum(dsact.min_mean(chain, batch.obs, a)))(batch.action)
@@ -125,7 +125,7 @@ def test_refined_action_is_one_fresh_adam_step_up_the_lower_q():
 
 
 def test_refined_actions_stay_in_the_box():
-    chain = ensemble(lambda k: GaussianCritic(3, 2, (8,), "gelu", k), 2, jax.random.key(0))
+    chain = ensemble(lambda k: gaussian_critic(3, 2, (8,), "gelu", k), 2, jax.random.key(0))
     batch = transitions(6)._replace(action=jnp.ones((6, 2)))
     moved = chains.refined(chain, batch, 0.5)
     assert float(jnp.max(jnp.abs(moved))) <= 1.0
@@ -135,10 +135,10 @@ def test_refined_actions_stay_in_the_box():
 def test_refined_actions_are_written_back_at_the_sampled_rows_and_only_there(write_back):
     options = config(synthetic_capacity=4_000, action_lr=1e-2, released=Released(no_write_back=not write_back))
     state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
-    batch, moved = lsac.batches(options, state, replay(), jax.random.key(1))
+    batch, moved = batches.batches(options, state, replay(), jax.random.key(1))
     everything = jnp.arange(options.synthetic_capacity)
-    before = lsac.synthetic_rows(LAYOUT, state, everything).action
-    after = lsac.synthetic_rows(LAYOUT, state._replace(moved=moved), everything).action
+    before = batches.synthetic_rows(LAYOUT, state, everything).action
+    after = batches.synthetic_rows(LAYOUT, state._replace(moved=moved), everything).action
     changed = np.asarray(after)[np.asarray(after != before).any(axis=1)]
     drawn = np.asarray(batch.action[:, options.batch_size // 2 :]).reshape(-1, 2)
     assert len(np.unique(drawn, axis=0)) == 12  # of 4 000 rows: all different
@@ -151,9 +151,9 @@ def test_refined_actions_are_written_back_at_the_sampled_rows_and_only_there(wri
 def test_without_the_action_gradient_generated_actions_stay_as_they_were_made():
     options = config(synthetic_capacity=4_000, action_gradient=False, action_lr=0.3)
     state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
-    batch, moved = lsac.batches(options, state, replay(), jax.random.key(1))
+    batch, moved = batches.batches(options, state, replay(), jax.random.key(1))
     assert not np.asarray(moved).any()
-    made = {row.tobytes() for row in np.asarray(lsac.synthetic_rows(LAYOUT, state, jnp.arange(4_000)).action)}
+    made = {row.tobytes() for row in np.asarray(batches.synthetic_rows(LAYOUT, state, jnp.arange(4_000)).action)}
     used = np.asarray(batch.action[:, options.batch_size // 2 :]).reshape(-1, 2)
     assert all(row.tobytes() in made for row in used)
 
@@ -161,11 +161,11 @@ def test_without_the_action_gradient_generated_actions_stay_as_they_were_made():
 def test_refinements_of_an_action_add_up():
     options = config(synthetic_capacity=3, batch_size=2, action_lr=1e-2)
     state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
-    before = lsac.synthetic_rows(LAYOUT, state, jnp.arange(3)).action
+    before = batches.synthetic_rows(LAYOUT, state, jnp.arange(3)).action
     for i in range(5):
-        _, moved = lsac.batches(options, state, replay(), jax.random.key(i))
+        _, moved = batches.batches(options, state, replay(), jax.random.key(i))
         state = state._replace(moved=moved)
-    after = lsac.synthetic_rows(LAYOUT, state, jnp.arange(3)).action
+    after = batches.synthetic_rows(LAYOUT, state, jnp.arange(3)).action
     assert float(jnp.max(jnp.abs(after))) <= 1.0
     steps = np.abs(np.asarray(after - before)) / options.action_lr
     free = (np.abs(np.asarray(before)) < 0.9) & (np.asarray(jnp.abs(after)) < 1.0)
@@ -203,9 +203,9 @@ def test_batches_are_all_real_until_the_generator_has_run():
     options = config()
     state = lsac.make(options, SPEC).init(jax.random.key(0))
     marked = state._replace(generated=jnp.full_like(state.generated, 7.0))
-    batch, _ = lsac.batches(options, marked, replay(), jax.random.key(1))
+    batch, _ = batches.batches(options, marked, replay(), jax.random.key(1))
     assert not jnp.any(batch.reward == 7.0)
-    batch, _ = lsac.batches(options, marked._replace(share=jnp.float32(0.5)), replay(), jax.random.key(1))
+    batch, _ = batches.batches(options, marked._replace(share=jnp.float32(0.5)), replay(), jax.random.key(1))
     assert jnp.all(batch.reward[:, 4:] == 7.0)
     assert not jnp.any(batch.reward[:, :4] == 7.0)
 
@@ -215,19 +215,19 @@ def test_batches_are_all_real_until_the_generator_has_run():
     [(8, 0.0, 0), (8, 0.1, 1), (8, 0.25, 2), (8, 0.4, 3), (8, 0.5, 4), (7, 0.5, 3), (2, 0.5, 1), (256, 0.123, 31)],
 )
 def test_a_share_of_a_batch_is_generated(size, share, count):
-    rows = np.asarray(lsac.is_generated(config(batch_size=size), jnp.float32(share)))
+    rows = np.asarray(batches.is_generated(config(batch_size=size), jnp.float32(share)))
     np.testing.assert_array_equal(
         rows, (np.arange(size) >= size - size // 2) & (np.arange(size) < size - size // 2 + count)
     )
-    assert not np.asarray(lsac.is_generated(config(synthetic=False, batch_size=size), jnp.float32(share))).any()
+    assert not np.asarray(batches.is_generated(config(synthetic=False, batch_size=size), jnp.float32(share))).any()
 
 
 def test_the_rest_of_a_batch_is_real_and_its_refined_actions_are_not_written_back():
     options = config(synthetic_capacity=4_000, action_lr=1e-2)
     state = filled(lsac.make(options, SPEC).init(jax.random.key(0)))
-    whole, moved = lsac.batches(options, state, replay(), jax.random.key(1))
-    part, moved_less = lsac.batches(options, state._replace(share=jnp.float32(0.25)), replay(), jax.random.key(1))
-    none, unmoved = lsac.batches(options, state._replace(share=jnp.float32(0.0)), replay(), jax.random.key(1))
+    whole, moved = batches.batches(options, state, replay(), jax.random.key(1))
+    part, moved_less = batches.batches(options, state._replace(share=jnp.float32(0.25)), replay(), jax.random.key(1))
+    none, unmoved = batches.batches(options, state._replace(share=jnp.float32(0.0)), replay(), jax.random.key(1))
     for all_of_it, some, nothing in zip(whole, part, none, strict=True):
         np.testing.assert_array_equal(some[:, :6], all_of_it[:, :6])
         np.testing.assert_array_equal(some[:, 6:], nothing[:, 6:])
@@ -261,7 +261,7 @@ def all_alike(state):
 def test_no_two_chains_touch_the_same_generated_row_and_all_rows_are_reached():
     """Of 66 rows three chains get 22 each; which 22 changes from update to update."""
     options = config(synthetic_capacity=66)
-    index = np.stack([lsac.synthetic_index(options, 66, jax.random.key(i)) for i in range(300)])
+    index = np.stack([batches.synthetic_index(options, 66, jax.random.key(i)) for i in range(300)])
     shares = index // 22
     assert (shares == shares[:, :, :1]).all(), "a chain stays within one share"
     assert (np.sort(shares[:, :, 0], axis=1) == [0, 1, 2]).all(), "and no other chain is there"
@@ -297,6 +297,21 @@ def test_chains_at_high_temperature_spread_more():
     assert spread[1] > 3 * spread[0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_noise_of_a_step_is_not_rounded_away(dtype):
+    """Two updates that differ in temperature alone differ by the noise: bfloat16 weights would swallow it."""
+
+    def critics(beta):
+        options = config(synthetic=False, hidden=(64, 64), inverse_temperature=beta, compute_dtype=dtype)
+        agent = lsac.make(options, SPEC)
+        return agent.update(agent.init(jax.random.key(0)), replay(), jax.random.key(1))[0].chains.critics
+
+    with_noise, without = jax.jit(lambda: (critics(1e8), critics(1e30)))()
+    noise = np.concatenate([np.ravel(x) for x in jax.tree.leaves(jax.tree.map(jnp.subtract, with_noise, without))])
+    assert np.std(noise) == pytest.approx(np.sqrt(2 * 1e-3 / 1e8), rel=0.02)
+    assert np.mean(noise != 0) > 0.99
+
+
 @pytest.mark.parametrize(
     ("which", "expected"), [("uniform", {0, 1, 5}), ("argmax", {5}), ("mean", {2}), ("overflow", {1})]
 )
@@ -306,7 +321,7 @@ def test_the_actor_follows_the_chain_it_was_told_to(which, expected):
     by = jnp.asarray([0.0, 100.0, 500.0])[:, None, None] * jnp.asarray([1.0, 0.0])[None, None]
     bias = lambda s: s.chains.critics.mlp.layers[-1].bias  # noqa: E731
     state = eqx.tree_at(bias, state, bias(state) + by)
-    batch, _ = lsac.batches(options, state, replay(), jax.random.key(1))
+    batch, _ = batches.batches(options, state, replay(), jax.random.key(1))
     seen = set()
     for seed in range(12):
         critics, obs = lsac.followed(options, state.chains.critics, batch, jax.random.key(seed))
@@ -327,7 +342,7 @@ def test_refresh_fits_the_generator_and_refills_the_buffer():
     after, shown = jax.jit(agent.refresh.generate)(fitted, jax.random.key(2))
     assert float(after.share) == 0.5
     assert not np.asarray(after.moved).any()
-    np.testing.assert_array_equal(LAYOUT.pack(shown), after.generated[: lsac.SHOWN])
+    np.testing.assert_array_equal(LAYOUT.pack(shown), after.generated[: refreshing.SHOWN])
     assert float(metrics["diffusion_loss"]) > 0
     assert float(metrics["action_moved"]) == 0.75
     assert float(metrics["synthetic_share"]) == 0.5

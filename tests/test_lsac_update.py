@@ -32,10 +32,10 @@ from replays import repeated, replay_of, spec_of
 from scipy import stats
 
 from lsac.agents.lsac import agent as lsac
+from lsac.agents.lsac import batches, refreshing, synthesis
 from lsac.agents.lsac import chains as ch
-from lsac.agents.lsac import synthesis
 from lsac.agents.lsac.config import Config, Released
-from lsac.nn.networks import NARROW_LOG_STD, GaussianCritic
+from lsac.nn.networks import NARROW_LOG_STD, gaussian_critic
 from lsac.nn.normalisation import Moments
 from lsac.replay import ring as rb
 from lsac.types import Transition
@@ -398,7 +398,7 @@ def test_critic_loss_by_hand(options):
 
 def single(mean_row, std_row):
     """A critic without leading axes, with these coefficients of Q and of what softplus turns into σ."""
-    shape = jax.eval_shape(lambda: GaussianCritic(1, 1, (), "relu", KEY))
+    shape = jax.eval_shape(lambda: gaussian_critic(1, 1, (), "relu", KEY))
     return with_layer(shape, [mean_row[:2], std_row[:2]], [mean_row[2], std_row[2]])
 
 
@@ -746,7 +746,7 @@ def test_actions_of_the_synthetic_buffer_stay_in_the_box_however_far_they_were_m
     c = case(**SYNTHETIC)
     state = half_generated(c.first)._replace(moved=f32([5], [-5], [0.1], [-0.1]))
     np.testing.assert_allclose(
-        lsac.synthetic_rows(LAYOUT, state, jnp.arange(4)).action[:, 0], [1.0, -1.0, 0.3, 0.1], rtol=1e-6
+        batches.synthetic_rows(LAYOUT, state, jnp.arange(4)).action[:, 0], [1.0, -1.0, 0.3, 0.1], rtol=1e-6
     )
 
 
@@ -863,8 +863,8 @@ def test_the_synthetic_buffer_has_its_capacity_and_there_is_none_without():
 def test_the_policy_is_the_actor_and_values_are_those_of_the_critics():
     c = case()
     state = c.state(flat([1, 1], [1, 1]), targets=TARGETS, target_actor=actor_of(1.0, 1.0))
-    assert c.agent.policy(state) is state.actor
-    assert c.agent.values.critics(state) is state.chains.critics
+    assert c.agent.policy(state).actor is state.actor
+    assert c.agent.values.critics(state).critics is state.chains.critics
 
 
 def test_values_are_mean_and_spread_over_chains_of_the_lower_q_and_the_mean_std():
@@ -884,17 +884,17 @@ def test_the_generator_is_fitted_to_the_transitions_as_they_were_collected(monke
     assert float(rb.sample(seen, KEY, 1).obs[0, 0]) != 1.0
     monkeypatch.setattr(synthesis, "begin", lambda config, spec, state, replay, key: replay.moments)
     monkeypatch.setattr(synthesis, "advance", lambda config, spec, work, replay, piece: (work, replay.moments))
-    fit = lsac.begin(config, SPEC, case().first._replace(generator="old"), seen, KEY)
+    fit = refreshing.begin(config, SPEC, case().first._replace(generator="old"), seen, KEY)
     np.testing.assert_array_equal(LAYOUT.pack(fit.real), np.array([REAL] * 4_096))
     assert fit.generator is None
-    assert lsac.advance(config, SPEC, fit, seen, 0).generator == (None, None)
+    assert refreshing.advance(config, SPEC, fit, seen, 0).generator == (None, None)
 
 
 def test_a_fit_replaces_the_generator_and_discards_what_the_last_one_made(monkeypatch):
     monkeypatch.setattr(synthesis, "finish", lambda config, work: (work, {}))
     before = half_generated(case().first)._replace(share=jnp.zeros(()), generator="old")
     before = before._replace(moved=f32([0.1], [0.0], [-0.3], [0.4]))
-    after, metrics, real = lsac.finish(Config(), before, lsac.Fit("new", "real"))
+    after, metrics, real = refreshing.finish(Config(), before, refreshing.Fit("new", "real"))
     assert (after.generator, after.generated, real) == ("new", None, "real")
     np.testing.assert_array_equal(after.moved, np.zeros((4, 1)))
     np.testing.assert_allclose([after.share, metrics["synthetic_share"], metrics["action_moved"]], [0.5, 0.5, 0.2])
@@ -903,7 +903,7 @@ def test_a_fit_replaces_the_generator_and_discards_what_the_last_one_made(monkey
 def test_generated_transitions_fill_the_buffer_and_256_of_them_are_shown(monkeypatch):
     monkeypatch.setattr(synthesis, "generate", lambda config, spec, state, count, key: jnp.ones((count, LAYOUT.width)))
     state = case().first._replace(generated=None, generator="new")
-    after, shown = lsac.generate(Config(synthetic_capacity=300), SPEC, state, KEY)
+    after, shown = refreshing.generate(Config(synthetic_capacity=300), SPEC, state, KEY)
     assert (after.generated.shape, shown.obs.shape) == ((300, 5), (256, 1))
 
 

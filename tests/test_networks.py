@@ -1,5 +1,7 @@
 """Networks against NumPy and against hand-worked numbers."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,10 +13,11 @@ from lsac.nn.networks import (
     ACTIVATIONS,
     MLP,
     Critic,
-    GaussianActor,
-    GaussianCritic,
     Linear,
+    compute_dtype,
     ensemble,
+    gaussian_actor,
+    gaussian_critic,
     min_q,
     polyak,
     q_values,
@@ -101,6 +104,33 @@ def test_the_last_layer_of_an_mlp_is_linear():
     np.testing.assert_allclose(f(x), -f(-x), rtol=1e-5)
 
 
+@pytest.mark.parametrize(("backend", "dtype"), [("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")])
+def test_the_dtype_follows_the_back_end_unless_it_is_given(backend, dtype, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert [compute_dtype(option) for option in ("auto", "float32", "bfloat16")] == [dtype, "float32", "bfloat16"]
+
+
+def test_an_mlp_in_bfloat16_rounds_its_hidden_layers_only():
+    make = functools.partial(MLP, (3, 64, 64, 2), "gelu", jax.random.key(0))
+    exact, rounded = make(), make(compute_dtype="bfloat16")
+    x = jax.random.normal(jax.random.key(1), (200, 3))
+    expected, found = (jax.jit(jax.vmap(mlp))(x) for mlp in (exact, rounded))
+    assert found.dtype == jnp.float32
+    error = np.abs(found - expected).max() / np.std(expected)
+    assert 1e-4 < error < 2e-2
+    # an input or an output in bfloat16 would not change by a difference of 2⁻¹² of its size
+    steps = np.linspace(1.0, 1.0 + 2.0**-8, 16, dtype=np.float32)
+    inputs = jnp.stack([jnp.asarray([a, 0.5, 0.5]) for a in steps])
+    assert len(np.unique(jax.jit(jax.vmap(rounded))(inputs)[:, 0])) > 8
+
+
+def test_parameters_and_gradients_of_an_mlp_in_bfloat16_are_float32():
+    mlp = MLP((3, 8, 8, 1), "gelu", jax.random.key(0), "bfloat16")
+    grads = jax.jit(jax.grad(lambda mlp: jnp.sum(jax.vmap(mlp)(jnp.ones((4, 3))))))(mlp)
+    assert {x.dtype for x in jax.tree.leaves((mlp, grads))} == {jnp.dtype("float32")}
+    assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(grads))
+
+
 def test_layers_and_ensemble_members_are_drawn_independently():
     stack = ensemble(lambda key: MLP((3, 3, 3), "relu", key), 4, jax.random.key(0))
     leaves = jax.tree.leaves(stack)
@@ -124,14 +154,14 @@ def test_critic_reads_observation_then_action_and_gives_a_scalar():
 
 
 def test_gaussian_critic_gives_the_mean_and_a_positive_std():
-    critic = with_weights(filled(lambda key: GaussianCritic(1, 1, (), "relu", key)), [[1, 10], [0, 0]], [0.5, -3.0])
+    critic = with_weights(filled(lambda key: gaussian_critic(1, 1, (), "relu", key)), [[1, 10], [0, 0]], [0.5, -3.0])
     mean, std = critic(np.array([1.0], np.float32), np.array([2.0], np.float32))
     assert mean == 21.5
     np.testing.assert_allclose(std, np.log1p(np.exp(-3.0)), rtol=1e-6)
 
 
 def test_actor_gives_mean_and_clipped_log_std():
-    actor = filled(lambda key: GaussianActor(1, 2, (), "relu", key, (-20.0, 2.0)))
+    actor = filled(lambda key: gaussian_actor(1, 2, (), "relu", key, (-20.0, 2.0)))
     actor = with_weights(actor, np.zeros((4, 1)), [7.0, -50.0, 5.0, -30.0])
     mean, log_std = actor(np.zeros(1, np.float32))
     np.testing.assert_array_equal(mean, [7.0, -50.0])

@@ -1,4 +1,4 @@
-"""Agents on normalised observations: whose moments those are, where they are applied, and where they are not."""
+"""Agents on normalised observations and scaled rewards: whose statistics those are, and where they are applied."""
 
 import dataclasses
 import json
@@ -17,8 +17,10 @@ from safetensors.numpy import load_file
 
 from lsac.agents import AGENTS, sac
 from lsac.agents.lsac import agent as lsac_agent
-from lsac.agents.normalised import normalise_observations
+from lsac.agents.lsac import batches
+from lsac.agents.normalised import normalised
 from lsac.collect import snapshot
+from lsac.nn import normalisation
 from lsac.nn.normalisation import Moments
 from lsac.replay import ring as rb
 from lsac.train.learner import Learner, Sizes
@@ -83,7 +85,7 @@ def case(request):
     Two chunks are stored before the first update, and the ring holds two: the first half of all is gone.
     """
     inner = AGENTS[request.param].make(small.config(request.param), SPEC)
-    agent = normalise_observations(inner, SPEC)
+    agent = normalised(inner, SPEC, observations=True)
     learner = Learner(agent, SPEC, SEEDS, Sizes(CAPACITY, CHUNK, UPDATES))
     first = jax.tree.map(np.array, learner.state)
     chunks = [np.stack([transitions(10 * c + seed) for seed in SEEDS]) for c in range(4)]
@@ -186,9 +188,9 @@ def test_values_are_compared_with_the_episodes_and_the_entropy_of_the_algorithm(
         return
     obs = jnp.asarray(obs_of(case.chunks[0][0])[0], jnp.float32)
     policy, scaled = case.inner.policy(state.agent), by_hand(SOME, np.asarray(obs))
-    expected = inner.entropy.neg_log_prob(policy, scaled, key)
-    np.testing.assert_allclose(found.entropy.neg_log_prob(case.agent.policy(state), obs, key), expected, rtol=1e-3)
-    assert abs(float(expected - inner.entropy.neg_log_prob(policy, obs, key))) > 1e-3
+    expected = inner.entropy.neg_log_prob(policy, (), scaled, key)
+    np.testing.assert_allclose(found.entropy.neg_log_prob(case.agent.policy(state), (), obs, key), expected, rtol=1e-3)
+    assert abs(float(expected - inner.entropy.neg_log_prob(policy, (), obs, key))) > 1e-3
     assert found.entropy.alpha(state) == inner.entropy.alpha(state.agent)
 
 
@@ -212,7 +214,7 @@ def test_an_update_is_that_of_the_algorithm_on_normalised_transitions(case):
 def test_the_critic_loss_of_sac_by_hand():
     """On the rows that the update draws, normalised in NumPy."""
     config = small.config("sac")
-    agent = normalise_observations(sac.make(config, SPEC), SPEC)
+    agent = normalised(sac.make(config, SPEC), SPEC, observations=True)
     state, rows = agent.init(jax.random.key(0))._replace(moments=SOME), transitions(5, CAPACITY)
     replay, key = replay_of(LAYOUT, rows), jax.random.key(1)
     _, metrics = jax.jit(agent.update)(state, replay, key)
@@ -235,7 +237,7 @@ def test_the_critic_loss_of_sac_by_hand():
 def lsac_case():
     config = small.config("lsac", action_gradient=False)
     inner = lsac_agent.make(config, SPEC)
-    agent = normalise_observations(inner, SPEC)
+    agent = normalised(inner, SPEC, observations=True)
     state = jax.jit(agent.init)(jax.random.key(0))._replace(moments=SOME)
     return SimpleNamespace(config=config, inner=inner, agent=agent, state=state, rows=transitions(8, CAPACITY))
 
@@ -269,11 +271,11 @@ def test_generated_transitions_are_normalised_when_they_are_used(lsac_case):
     config, rows = lsac_case.config, jnp.asarray(transitions(9, lsac_case.config.synthetic_capacity))
     state = lsac_case.state.agent._replace(generated=rows, share=jnp.float32(0.5))
     replay = replay_of(LAYOUT, lsac_case.rows)
-    batches = jax.jit(lambda state, replay, key: lsac_agent.batches(config, state, replay, key)[0])
-    raw = batches(state, replay, jax.random.key(0))
-    found = batches(state, dataclasses.replace(replay, moments=SOME), jax.random.key(0))
+    drawn = jax.jit(lambda state, replay, key: batches.batches(config, state, replay, key)[0])
+    raw = drawn(state, replay, jax.random.key(0))
+    found = drawn(state, dataclasses.replace(replay, moments=SOME), jax.random.key(0))
     real, made = ({row.tobytes() for row in obs_of(np.asarray(x)).astype(np.float32)} for x in (lsac_case.rows, rows))
-    split = lsac_agent.real_rows(config)
+    split = batches.real_rows(config)
     assert {row.tobytes() for row in np.asarray(raw.obs[:, :split]).reshape(-1, 3)} <= real
     assert {row.tobytes() for row in np.asarray(raw.obs[:, split:]).reshape(-1, 3)} <= made
     for name in ("obs", "next_obs"):
@@ -283,12 +285,89 @@ def test_generated_transitions_are_normalised_when_they_are_used(lsac_case):
         np.testing.assert_array_equal(getattr(found, name), getattr(raw, name))
 
 
+# scaled rewards
+
+
+def returns_by_hand(reward, first):
+    """[T, E] discounted returns so far, which start anew with every episode."""
+    found = np.zeros(reward.shape)
+    for t, (r, start) in enumerate(zip(reward, first, strict=True)):
+        found[t] = r if t == 0 else r + np.where(start, 0.0, GAMMA * found[t - 1])
+    return found
+
+
+def test_rewards_are_divided_by_the_scale_of_all_returns_so_far():
+    """Of two simulators, whose episodes go on from one chunk to the next."""
+    rng = np.random.default_rng(3)
+    reward, first = rng.normal(1.0, 2.0, (12, 2)).astype(np.float32), rng.uniform(size=(12, 2)) < 0.2
+    first[0] = True
+    statistics = normalisation.no_returns(2)
+    for part in (slice(0, 5), slice(5, 6), slice(6, 12)):
+        statistics = normalisation.with_rewards(statistics, jnp.asarray(reward[part]), jnp.asarray(first[part]), GAMMA)
+    expected = returns_by_hand(reward, first)
+    np.testing.assert_allclose(statistics.current, expected[-1], rtol=1e-5)
+    assert float(statistics.moments.variance) == pytest.approx(expected.var(), rel=1e-5)
+    assert float(statistics.largest) == pytest.approx(np.abs(expected).max(), rel=1e-6)
+    assert float(normalisation.reward_scale(statistics, 1e6)) == pytest.approx(expected.std(), rel=1e-5)
+    assert float(normalisation.reward_scale(statistics, 0.5)) == pytest.approx(2 * np.abs(expected).max(), rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def scaled_case():
+    """SAC with scaled rewards after two chunks, one of them only stored; the steps of two simulators take turns."""
+    inner = sac.make(small.config("sac"), SPEC)
+    agent = normalised(inner, SPEC, rewards=True, num_envs=2)
+    learner = Learner(agent, SPEC, SEEDS, Sizes(CAPACITY, CHUNK, UPDATES, 2))
+    chunks = [stored_of(np.stack([transitions(10 * c + seed) for seed in SEEDS])) for c in range(2)]
+    chunks = [chunk | {rb.FIRST: jnp.asarray(np.tile(np.arange(CHUNK) % 7 == 2, (2, 1)))} for chunk in chunks]
+    learner.store(chunks[0])
+    metrics = jax.device_get(learner.learn(chunks[1]))
+    return SimpleNamespace(inner=inner, agent=agent, learner=learner, chunks=chunks, metrics=metrics)
+
+
+def test_the_scale_is_that_of_each_seed_and_is_logged(scaled_case):
+    for row in range(2):
+        reward, first = (
+            np.concatenate([x[row] for x in parts]).reshape(-1, 2)
+            for parts in (
+                [LAYOUT.transitions(chunk).reward for chunk in scaled_case.chunks],
+                [chunk[rb.FIRST] for chunk in scaled_case.chunks],
+            )
+        )
+        returns = returns_by_hand(reward, first)
+        expected = max(returns.std(), np.abs(returns).max() / 5.0)
+        assert scaled_case.metrics["reward_scale"][row] == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_update_sees_scaled_rewards_and_values_are_in_the_unit_of_the_reward(scaled_case):
+    agent, key, rows = scaled_case.agent, jax.random.key(1), transitions(5, CAPACITY)
+    state = seed_of(scaled_case.learner.state, 0)
+    scale = normalisation.reward_scale(state.returns, 5.0)
+    divided = rows.copy()
+    divided[:, LAYOUT.fields()["reward"]] /= float(scale)
+    _, metrics = jax.jit(agent.update)(state, replay_of(LAYOUT, rows), key)
+    _, expected = jax.jit(scaled_case.inner.update)(state.agent, replay_of(LAYOUT, divided), key)
+    assert float(metrics["critic_loss"]) == pytest.approx(float(expected["critic_loss"]), rel=1e-4)
+    obs, action = jnp.ones(3), jnp.zeros(2)
+    mine = agent.values.value(agent.values.critics(state), obs, action)["q"]
+    assert float(mine) == pytest.approx(float(scale * sac.value(state.agent.critics, obs, action)["q"]), rel=1e-5)
+    alpha = agent.values.entropy.alpha(state)
+    assert float(alpha) == pytest.approx(float(scale * jnp.exp(state.agent.log_alpha)), rel=1e-5)
+    assert float(scale) != pytest.approx(1.0, rel=0.1)
+
+
+def test_the_generator_sees_rewards_as_they_are_and_its_own_are_scaled():
+    replay = dataclasses.replace(replay_of(LAYOUT, transitions(8, CAPACITY)), reward_scale=jnp.float32(4.0))
+    index = jnp.arange(CAPACITY)
+    np.testing.assert_array_equal(rb.take(rb.raw(replay), index).reward, 4.0 * rb.take(replay, index).reward)
+
+
 # whole runs
 
 
 def test_a_run_with_the_option_is_stopped_and_resumed_exactly(tmp_path, monkeypatch):
     options = small.flags("sac", steps=96, log_every=16, checkpoint_every=32, eval_every=0)
-    command = ("train", "sac", "--env", "Pendulum-v1", *options, "--normalise-observations", "--out")
+    command = ("train", "sac", "--env", "Pendulum-v1", *options, "--normalise-observations", "--scale-rewards", "--out")
     alone, folder = tmp_path / "alone", tmp_path / "stopped"
     assert lsac(*command, alone).code == 0
     assert json.loads((alone / "config.json").read_text())["experiment"]["normalise_observations"] is True

@@ -142,12 +142,13 @@ def test_decode_clips_actions_and_nothing_else():
 @pytest.mark.parametrize(
     ("options", "rate", "ends"),
     [
-        ({}, 0.0, []),
-        ({}, 0.2, [3]),
-        ({}, 0.41, [1, 3]),
-        ({}, 1.0, [0, 1, 2, 3, 4]),
-        ({"match_terminals": False}, 0.0, [1, 3]),
-        ({"match_terminals": False}, 1.0, [1, 3]),
+        ({"match_terminals": True}, 0.0, []),
+        ({"match_terminals": True}, 0.2, [3]),
+        ({"match_terminals": True}, 0.41, [1, 3]),
+        ({"match_terminals": True}, 1.0, [0, 1, 2, 3, 4]),
+        ({}, 0.0, [1, 3]),
+        ({}, 1.0, [1, 3]),
+        ({"match_terminals": True, "model_terminals": False}, 1.0, []),
         ({"model_terminals": False}, 1.0, []),
     ],
     ids=str,
@@ -159,7 +160,7 @@ def test_the_largest_flags_are_terminations_as_many_as_in_the_replay_or_all_over
 
 
 def test_equal_flags_do_not_make_more_terminations():
-    found = synthesis.discounts(SMALL, SPEC, jnp.ones(1_000), jnp.float32(0.003))
+    found = synthesis.discounts(replace(SMALL, match_terminals=True), SPEC, jnp.ones(1_000), jnp.float32(0.003))
     assert np.sum(np.asarray(found) == 0.0) == 3
 
 
@@ -247,16 +248,11 @@ def test_train_steps_must_be_a_multiple_of_the_average_interval():
         replace(SMALL, train_steps=25).check()
 
 
-@pytest.mark.parametrize(("backend", "dtype"), [("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")])
-def test_the_dtype_follows_the_back_end_unless_it_is_given(backend, dtype, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert synthesis.Config().compute_dtype == "auto"
-    for given in ("auto", "float32", "bfloat16"):
-        expected = dtype if given == "auto" else given
-        config = replace(SMALL, compute_dtype=given)
-        assert synthesis.compute_dtype(config) == expected
-        state = jax.eval_shape(functools.partial(synthesis.init, config, SPEC), jax.random.key(0))
-        assert state.model.compute_dtype == state.ema.compute_dtype == expected
+@pytest.mark.parametrize(("given", "expected"), [("auto", "float32"), ("float32", "float32"), ("bfloat16", "bfloat16")])
+def test_the_denoiser_has_the_dtype_that_the_option_means(given, expected):
+    config = replace(SMALL, compute_dtype=given)
+    state = jax.eval_shape(functools.partial(synthesis.init, config, SPEC), jax.random.key(0))
+    assert state.model.compute_dtype == state.ema.compute_dtype == expected
 
 
 def test_the_published_budget():
@@ -482,15 +478,14 @@ def test_scaled_numbers_are_squashed_and_come_back(options):
 
 
 def test_a_squashed_number_does_not_leave_the_range_of_the_replay():
-    rows = transitions(300)
-    found = scales(SMALL, SPEC, replay_of(LAYOUT, rows))
+    rows, config = transitions(300), replace(SMALL, squash_beyond=3.0)
+    found = scales(config, SPEC, replay_of(LAYOUT, rows))
     for sign in (-1.0, 1.0):
-        vectors = np.asarray(synthesis.from_model(SMALL, SPEC, found, jnp.full((1, LAYOUT.width), sign * 50.0)))[0]
+        vectors = np.asarray(synthesis.from_model(config, SPEC, found, jnp.full((1, LAYOUT.width), sign * 50.0)))[0]
         extremes = numpy_vectors(rows).max(0) if sign > 0 else numpy_vectors(rows).min(0)
         np.testing.assert_allclose(vectors[:-1], extremes[:-1], rtol=1e-6)
         assert vectors[-1] == sign * 50.0, "flags are compared with each other"
-    free = replace(SMALL, squash_beyond=0.0)
-    assert synthesis.from_model(free, SPEC, found, jnp.full((1, LAYOUT.width), 50.0))[0, 0] > rows[:, 0].max()
+    assert synthesis.from_model(SMALL, SPEC, found, jnp.full((1, LAYOUT.width), 50.0))[0, 0] > rows[:, 0].max()
 
 
 def test_rare_large_numbers_are_generated_as_often_and_as_large_as_they_are():

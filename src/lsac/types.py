@@ -27,7 +27,7 @@ class EnvSpec:
     obs_dtype: str = "float32"
     action_dim: int
     gamma: float
-    """discount per environment step"""
+    """discount per decision"""
     log_action_scale: float = 0.0
     """sum over dimensions of log(half the width of the environment's action range)"""
 
@@ -53,8 +53,9 @@ class Entropy(NamedTuple):
 
     alpha: Callable[[Any], Array]
     """state → α"""
-    neg_log_prob: Callable[[Any, Array, Key], Array]
-    """policy, obs, key → −log π(a|s) of the action a that an exploring `act` samples with this key"""
+    neg_log_prob: Callable[[Any, Any, Array, Key], Array]
+    """policy, memory, obs, key → −log π(a|s) of the action a that an exploring `act` samples with this key; the memory
+    is the one that `act` returned with the action"""
 
 
 class Values(NamedTuple):
@@ -130,8 +131,9 @@ class Agent(NamedTuple):
     """state, replay (read only), key → state, metrics"""
     memory: Callable[[], Any] = lambda: ()
     """→ the memory of a policy at the start of an episode; empty for policies without recurrence"""
-    observe: Callable[[Any, Transition], Any] = lambda state, transitions: state
-    """state, [T] new transitions → state: called once with every collected transition, before it is first used"""
+    observe: Callable[[Any, Transition, Array], Any] = lambda state, transitions, first: state
+    """state, [T·E] new transitions, [T·E] whether each is the first of an episode → state: called once with every
+    collected transition, before it is first used"""
     diagnostics: Callable[[Any], Metrics] | None = None
     """state → metrics that are too costly for every update; they are computed for every line of metrics"""
     values: Values | None = None

@@ -53,7 +53,7 @@ class Config:
     hidden: Layers = (256, 256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: Activation = "mish"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
     denoising_steps: Annotated[int, Between(1, 10_000)] = 100
     """denoising steps from noise to an action"""
     batch_size: BatchSize = 256

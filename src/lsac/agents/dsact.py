@@ -8,15 +8,17 @@ The loss of the authors' code differs from the paper's; both are implemented. De
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from lsac.agents import sac
+from lsac.nn.batch_norm import AXIS
 from lsac.nn.distributions import gaussian_return_loss, huber_return_loss
 from lsac.nn.networks import (
     NARROW_LOG_STD,
@@ -24,6 +26,8 @@ from lsac.nn.networks import (
     GaussianActor,
     GaussianCritic,
     ensemble,
+    gaussian_actor,
+    gaussian_critic,
     polyak,
     sample_actions,
     select,
@@ -42,7 +46,7 @@ class Config:
     hidden: Layers = (256, 256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: Activation = "gelu"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
     loss: Literal["published", "released"] = "published"
     """loss of the critics: that of the paper (published) or that of its code (released)"""
     batch_size: BatchSize = 256
@@ -91,7 +95,7 @@ def value(critics: GaussianCritic, obs: Array, action: Array) -> Metrics:
 
 def returns(critics: GaussianCritic, obs: Array, action: Array) -> tuple[Array, Array]:
     """Means and stds [K, B] of the returns that K critics predict on a batch."""
-    return jax.vmap(lambda critic: jax.vmap(critic)(obs, action))(critics)
+    return jax.vmap(lambda critic: jax.vmap(critic, axis_name=AXIS)(obs, action))(critics)
 
 
 def min_mean(critics: GaussianCritic, obs: Array, action: Array) -> Array:
@@ -99,15 +103,27 @@ def min_mean(critics: GaussianCritic, obs: Array, action: Array) -> Array:
     return jnp.min(returns(critics, obs, action)[0], axis=0)
 
 
-def return_targets(
-    targets: GaussianCritic, actor: GaussianActor, alpha: Array, batch: Transition, key: Key
-) -> tuple[Array, Array]:
-    """y_Q and y_Z [B]: soft TD targets from Q̄ and from a sampled return of the target critic with the smaller mean."""
-    action_key, return_key = jax.random.split(key)
-    action, log_prob = sample_actions(actor, batch.next_obs, action_key)
-    mean, std = returns(targets, batch.next_obs, action)
+def lowest(critics: GaussianCritic, obs: Array, action: Array) -> tuple[Array, Array]:
+    """Mean and std [B] of the return by the critic with the smallest mean."""
+    mean, std = returns(critics, obs, action)
     least = jnp.argmin(mean, axis=0)[None]
     mean, std = (jnp.take_along_axis(x, least, axis=0)[0] for x in (mean, std))
+    return mean, std
+
+
+def return_targets(
+    targets: Any,
+    actor: GaussianActor,
+    alpha: Array,
+    batch: Transition,
+    key: Key,
+    predicted: Callable[..., tuple[Array, Array]] = lowest,
+) -> tuple[Array, Array]:
+    """y_Q and y_Z [B]: soft TD targets from the mean of the return that the target critics predict, by default that of
+    the critic with the smallest mean, and from a sample of it."""
+    action_key, return_key = jax.random.split(key)
+    action, log_prob = sample_actions(actor, batch.next_obs, action_key)
+    mean, std = predicted(targets, batch.next_obs, action)
     z = jnp.clip(jax.random.normal(return_key, mean.shape), -LARGEST_Z, LARGEST_Z)
     entropy = alpha * log_prob
     y_q = batch.reward + batch.discount * (mean - entropy)
@@ -155,8 +171,8 @@ def alpha_loss(log_alpha: Array, log_prob: Array, target_entropy: float) -> Arra
 def first_state(config: Config, spec: EnvSpec, optimisers: sac.Optimisers, key: Key) -> State:
     sizes = (spec.obs_dim, spec.action_dim, config.hidden, config.activation)
     actor_key, critic_key = jax.random.split(key)
-    actor = GaussianActor(*sizes, actor_key, NARROW_LOG_STD)
-    critics = ensemble(lambda k: GaussianCritic(*sizes, k), 2, critic_key)
+    actor = gaussian_actor(*sizes, actor_key, NARROW_LOG_STD)
+    critics = ensemble(lambda k: gaussian_critic(*sizes, k), 2, critic_key)
     log_alpha = jnp.log(jnp.asarray(config.alpha_init, jnp.float32))
     return State(
         actor=actor,

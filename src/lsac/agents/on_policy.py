@@ -94,6 +94,8 @@ def check_run(minibatches: int, run: RunOptions) -> None:
         raise InputError(f"--minibatches {minibatches}: must divide --chunk {run.chunk}")
     if run.normalise_observations:
         raise InputError("--normalise-observations: this agent does so by itself, see --obs-clip")
+    if run.scale_rewards:
+        raise InputError("--scale-rewards: this agent scales its returns by itself")
 
 
 def init(

@@ -34,7 +34,7 @@ class Config(on_policy.Annealed):
     hidden: Layers = (64, 64)
     """width of each hidden layer, for actor and critic"""
     activation: Activation = "tanh"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
     epochs: Count = 5
     """passes over each chunk"""
     minibatches: Count = 16

@@ -23,6 +23,7 @@ from lsac.nn.networks import (
     Critic,
     GaussianActor,
     ensemble,
+    gaussian_actor,
     polyak,
     q_values,
     redrawn,
@@ -41,7 +42,7 @@ class Config:
     hidden: Layers = (256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: Activation = "relu"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
     critics: Count = 10
     """number of critics N; the actor maximises their mean"""
     subset: Count = 2
@@ -109,7 +110,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
 
     def init(key: Key) -> sac.State:
         actor_key, weight_key, critic_key = jax.random.split(key, 3)
-        actor = glorot(GaussianActor(*sizes, actor_key, WIDE_LOG_STD), weight_key)
+        actor = glorot(gaussian_actor(*sizes, actor_key, WIDE_LOG_STD), weight_key)
         critics = ensemble(critic, config.critics, critic_key)
         return sac.first_state(actor, critics, config.alpha_init, optimisers)
 

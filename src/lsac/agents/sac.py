@@ -21,6 +21,7 @@ from lsac.nn.networks import (
     Critic,
     GaussianActor,
     ensemble,
+    gaussian_actor,
     min_q,
     polyak,
     q_values,
@@ -37,7 +38,7 @@ class Config:
     hidden: Layers = (256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: Activation = "relu"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
     critics: Count = 2
     """number of critics; the target uses their minimum"""
     batch_size: BatchSize = 256
@@ -89,7 +90,7 @@ def act(actor: GaussianActor, obs: Array, key: Key, explore: bool) -> Array:
     return tanh_normal_sample(mean, log_std, key)[0] if explore else jnp.tanh(mean)
 
 
-def neg_log_prob(actor: GaussianActor, obs: Array, key: Key) -> Array:
+def neg_log_prob(actor: GaussianActor, memory: Any, obs: Array, key: Key) -> Array:
     """−log π(a|s) of the action a that `act` samples with this key; from the sample before tanh, so that it is also
     accurate where |a| rounds to 1."""
     return -tanh_normal_sample(*actor(obs), key)[1]
@@ -176,7 +177,7 @@ def make(config: Config, spec: EnvSpec) -> Agent:
 
     def init(key: Key) -> State:
         actor_key, critic_key = jax.random.split(key)
-        actor = GaussianActor(*sizes, actor_key, WIDE_LOG_STD)
+        actor = gaussian_actor(*sizes, actor_key, WIDE_LOG_STD)
         critics = ensemble(lambda k: Critic(*sizes, k), config.critics, critic_key)
         return first_state(actor, critics, config.alpha_init, optimisers)
 

@@ -28,7 +28,7 @@ class Config:
     hidden: Layers = (256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: Activation = "relu"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
     batch_size: BatchSize = 256
     """transitions per update"""
     actor_lr: Positive = 3e-4

@@ -36,7 +36,7 @@ class Config(on_policy.Annealed):
     hidden: Layers = (64, 64)
     """width of each hidden layer, for actor and critic"""
     activation: Activation = "tanh"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
     max_kl: Positive = 0.01
     """δ: largest mean KL divergence of the new policy from the old one"""
     damping: NotNegative = 0.1

@@ -67,16 +67,10 @@ class Denoiser(eqx.Module):
         angle = 2.0 * jnp.pi * c * jax.lax.stop_gradient(self.frequencies)
         time = self.embed[0](jnp.concatenate([c[None], jnp.sin(angle), jnp.cos(angle)]))
         h = self.enter(x) + self.embed[1](jax.nn.silu(time))
-        h = _affine(self.widen, h.astype(dtype))
+        h = self.widen(h.astype(dtype))
         for block in self.blocks:
-            h = h + _affine(block, jax.nn.relu(h))
-        weight = self.leave.weight.astype(dtype)
-        return jnp.inner(jax.nn.relu(h), weight, preferred_element_type=jnp.float32) + self.leave.bias
-
-
-def _affine(layer: Linear, x: Array) -> Array:
-    """Applies the layer in the dtype of its input."""
-    return jnp.inner(x, layer.weight.astype(x.dtype)) + layer.bias.astype(x.dtype)
+            h = h + block(jax.nn.relu(h))
+        return self.leave.to_float32(jax.nn.relu(h))
 
 
 class Preconditioning(NamedTuple):

@@ -56,6 +56,24 @@ def huber_return_loss(
     return jnp.mean(ratio * (optax.huber_loss(mean, jax.lax.stop_gradient(mean_target), delta=50.0) + std_push * std))
 
 
+def bin_centres(bound: float, bins: int) -> Array:
+    """[bins] evenly spaced from −bound to bound."""
+    return jnp.linspace(-bound, bound, bins)
+
+
+def histogram(y: Array, bound: float, bins: int, smoothing: float = 0.75) -> Array:
+    """[..., bins] probabilities of a Gaussian around y, whose std is `smoothing` times the width of a bin.
+
+    A scalar target as a smooth histogram (HL-Gauss: Farebrother et al., 2024, arXiv 2403.03950). y is clipped to
+    ± bound, and what falls outside the bins is left out.
+    """
+    width = 2.0 * bound / (bins - 1)
+    edges = bin_centres(bound + width / 2.0, bins + 1).reshape((1,) * y.ndim + (-1,))
+    below = jax.scipy.stats.norm.cdf((edges - jnp.clip(y, -bound, bound)[..., None]) / (smoothing * width))
+    mass = jnp.diff(below, axis=-1)
+    return mass / jnp.sum(mass, axis=-1, keepdims=True)
+
+
 def tanh_normal_sample(mean: Array, log_std: Array, key: Key) -> tuple[Array, Array]:
     """A reparameterised action in (−1, 1) and its log density."""
     u = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)

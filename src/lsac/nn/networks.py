@@ -2,7 +2,7 @@
 `scan` work on it."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -30,6 +30,7 @@ def mish(x: Array) -> Array:
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
+    "elu": jax.nn.elu,
     "tanh": jnp.tanh,
     "mish": mish,
 }
@@ -38,8 +39,19 @@ Activation: TypeAlias = Annotated[str, OneOf(tuple(ACTIVATIONS))]
 """The type of an option that names an activation."""
 
 
+ComputeDtype: TypeAlias = Literal["auto", "float32", "bfloat16"]
+"""The type of an option that chooses the dtype of wide layers; parameters are always float32."""
+
+
+def compute_dtype(option: ComputeDtype) -> str:
+    """The dtype that an option means on this machine: auto is bfloat16 on a GPU, where it is fast, else float32."""
+    if option != "auto":
+        return option
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
 class Linear(eqx.Module):
-    """y = W x + b, with weights and bias initialised from U(−1/√in, 1/√in).
+    """y = W x + b in the dtype of x, with weights and bias initialised from U(−1/√in, 1/√in).
 
     W is stored as [out, in], so that the product that computes its gradient over a batch needs no transpose.
     """
@@ -54,23 +66,34 @@ class Linear(eqx.Module):
         self.bias = jax.random.uniform(bias_key, (size_out,), minval=-bound, maxval=bound)
 
     def __call__(self, x: Array) -> Array:
-        return jnp.inner(x, self.weight) + self.bias
+        return jnp.inner(x, self.weight.astype(x.dtype)) + self.bias.astype(x.dtype)
+
+    def to_float32(self, x: Array) -> Array:
+        """The same with a float32 result that is not rounded to the dtype of x."""
+        return jnp.inner(x, self.weight.astype(x.dtype), preferred_element_type=jnp.float32) + self.bias
 
 
 class MLP(eqx.Module):
+    """A multilayer perceptron. Parameters, input and output are float32; between the first product and the last,
+    numbers have `compute_dtype`. The input is not rounded: a small difference of two states can matter."""
+
     layers: tuple[Linear, ...]
     activation: str = eqx.field(static=True)
+    compute_dtype: str = eqx.field(static=True)
 
-    def __init__(self, sizes: Sequence[int], activation: str, key: Key):
+    def __init__(self, sizes: Sequence[int], activation: str, key: Key, compute_dtype: str = "float32"):
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(Linear(n, m, k) for n, m, k in zip(sizes, sizes[1:], keys, strict=False))
-        self.activation = activation
+        self.activation, self.compute_dtype = activation, compute_dtype
 
     def __call__(self, x: Array) -> Array:
-        activate = ACTIVATIONS[self.activation]
-        for layer in self.layers[:-1]:
+        activate, first, last = ACTIVATIONS[self.activation], self.layers[0], self.layers[-1]
+        if len(self.layers) == 1:
+            return last(x)
+        x = activate(first(x).astype(self.compute_dtype))
+        for layer in self.layers[1:-1]:
             x = activate(layer(x))
-        return self.layers[-1](x)
+        return last.to_float32(x)
 
 
 class Critic(eqx.Module):
@@ -88,38 +111,44 @@ class Critic(eqx.Module):
 class GaussianCritic(eqx.Module):
     """The return Z(s, a) ~ N(Q, σ²): its mean and its standard deviation."""
 
-    mlp: MLP
-
-    def __init__(self, obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, key: Key):
-        self.mlp = MLP((obs_dim + action_dim, *hidden, 2), activation, key)
+    mlp: Any
+    """a network of [obs, action] with two outputs"""
+    scale: float = eqx.field(static=True, default=1.0)
+    """Q is this many times the first output"""
+    shift: float = eqx.field(static=True, default=0.0)
+    """σ is softplus of the second output plus this"""
 
     def __call__(self, obs: Array, action: Array) -> tuple[Array, Array]:
         mean, raw = self.mlp(jnp.concatenate([obs, action]))
-        return mean, jax.nn.softplus(raw)
+        return self.scale * mean, jax.nn.softplus(raw + self.shift)
+
+
+def gaussian_critic(obs_dim: int, action_dim: int, hidden: Sequence[int], activation: str, key: Key) -> GaussianCritic:
+    return GaussianCritic(MLP((obs_dim + action_dim, *hidden, 2), activation, key))
 
 
 class GaussianActor(eqx.Module):
     """State → mean and log std of a Gaussian, whose samples tanh maps to actions."""
 
-    mlp: MLP
+    mlp: Any
+    """a network of obs with two outputs per dimension of the action"""
     log_std_min: float = eqx.field(static=True)
     log_std_max: float = eqx.field(static=True)
-
-    def __init__(
-        self,
-        obs_dim: int,
-        action_dim: int,
-        hidden: Sequence[int],
-        activation: str,
-        key: Key,
-        log_std_bounds: tuple[float, float],
-    ):
-        self.mlp = MLP((obs_dim, *hidden, 2 * action_dim), activation, key)
-        self.log_std_min, self.log_std_max = log_std_bounds
 
     def __call__(self, obs: Array) -> tuple[Array, Array]:
         mean, log_std = jnp.split(self.mlp(obs), 2)
         return mean, jnp.clip(log_std, self.log_std_min, self.log_std_max)
+
+
+def gaussian_actor(
+    obs_dim: int,
+    action_dim: int,
+    hidden: Sequence[int],
+    activation: str,
+    key: Key,
+    log_std_bounds: tuple[float, float],
+) -> GaussianActor:
+    return GaussianActor(MLP((obs_dim, *hidden, 2 * action_dim), activation, key), *log_std_bounds)
 
 
 def ensemble(make: Callable[[Key], Module], size: int, key: Key) -> Module:

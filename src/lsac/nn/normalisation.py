@@ -1,7 +1,8 @@
-"""Running mean and variance, with which agents normalise observations and returns."""
+"""Running statistics, with which agents normalise observations, returns and rewards."""
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from lsac.types import Array
@@ -47,3 +48,34 @@ def normalised(moments: Moments, x: Array, clip: float) -> Array:
 def root_mean_square(moments: Moments) -> Array:
     """√E x², which, unlike the std, does not vanish if all samples are equal."""
     return jnp.sqrt(moments.variance + moments.mean**2 + 1e-8)
+
+
+class ReturnStatistics(NamedTuple):
+    """Statistics of the discounted return so far, G_t = r_t + γ G_{t−1}, which starts anew with every episode."""
+
+    current: Array  # [E] G of every simulator
+    moments: Moments  # of all G so far
+    largest: Array  # the largest |G| so far
+
+
+def no_returns(simulators: int) -> ReturnStatistics:
+    """The statistics before the first step."""
+    return ReturnStatistics(jnp.zeros(simulators, jnp.float32), empty(()), jnp.zeros((), jnp.float32))
+
+
+def with_rewards(statistics: ReturnStatistics, reward: Array, first: Array, gamma: float) -> ReturnStatistics:
+    """Adds the rewards [T, E] of successive steps; `first` [T, E] marks the first step of an episode."""
+
+    # Each step is the affine map G → r + decay · G; composing them in pairs takes log T rounds.
+    def both(earlier: tuple[Array, Array], step: tuple[Array, Array]) -> tuple[Array, Array]:
+        return step[0] * earlier[0], step[1] + step[0] * earlier[1]
+
+    decay, sums = jax.lax.associative_scan(both, (jnp.where(first, 0.0, gamma), reward))
+    returns = sums + decay * statistics.current[None]
+    moments = merged(statistics.moments, returns.reshape(-1))
+    return ReturnStatistics(returns[-1], moments, jnp.maximum(statistics.largest, jnp.max(jnp.abs(returns))))
+
+
+def reward_scale(statistics: ReturnStatistics, bound: float) -> Array:
+    """What rewards are divided by: the std of G, or more where the largest |G| would then exceed `bound`."""
+    return jnp.maximum(jnp.sqrt(statistics.moments.variance + 1e-8), statistics.largest / bound)

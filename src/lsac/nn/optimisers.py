@@ -52,6 +52,6 @@ def descend(
 ) -> Descent:
     """One optimiser step on `loss(params, *args)`, which returns the loss and, with `has_aux`, a second value."""
     value, grads = jax.value_and_grad(loss, has_aux=has_aux)(params, *args)
-    updates, opt = optimiser.update(grads, opt)
+    updates, opt = optimiser.update(grads, opt, params)
     found, aux = value if has_aux else (value, None)
     return Descent(optax.apply_updates(params, updates), opt, found, aux, grads)

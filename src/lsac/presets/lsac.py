@@ -1,5 +1,7 @@
 """Presets of LSAC."""
 
+import dataclasses
+
 from lsac.agents.lsac import synthesis
 from lsac.agents.lsac.config import Config, Released
 from lsac.runs.experiment import Experiment
@@ -10,10 +12,41 @@ def default(env: str) -> Experiment:
     return Experiment(Config(), env)
 
 
+def strong(env: str) -> Experiment:
+    """A candidate that is not measured yet: one scale for all tasks, and histogram critics on spheres."""
+    agent = Config(
+        network="sphere",
+        actor_network="sphere",
+        head="histogram",
+        value_bound=5.0,
+        weight_prior=1e-4,
+        critic_lr=3e-4,
+        critic_lr_end=1.5e-4,
+        anneal_from=0,
+        moment_eps=1e-16,
+        clip_at=10.0,
+        endless_pessimism=0.25,
+        actor_pessimism=0.0,
+        actor_batches=4,
+        slow_evaluation=True,
+        log_std_min=-10.0,
+        log_std_max=2.0,
+        alpha_init=0.01,
+        entropy_per_action=-0.5,
+        synthetic=False,
+    )
+    swimmer = env.startswith("Swimmer")  # at γ = 0.99 a short surge is worth as much there as swimming on
+    agent = dataclasses.replace(agent, alpha_init=0.001) if swimmer else agent
+    gamma = 0.999 if swimmer else 0.99
+    return Experiment(agent, env, gamma=gamma, normalise_observations=True, scale_rewards=True)
+
+
 def paper(env: str) -> Experiment:
     """The paper's settings, but for the clip of the critics' drift, which ends in NaN if taken by the letter. A new
     generator is trained for 1e5 steps at every refresh."""
-    agent = Config(adaptive_share=False, actor_clip=0.7, entropy_range="env", generator=synthesis.PAPER)
+    agent = Config(
+        compute_dtype="float32", adaptive_share=False, actor_clip=0.7, entropy_range="env", generator=synthesis.PAPER
+    )
     return Experiment(agent, env, learning_starts=10_000)
 
 
@@ -31,6 +64,7 @@ def released(env: str) -> Experiment:
         critic_lr_end=5e-4,
         inverse_temperature=1e16,
         moment_eps=1e-16,  # √(v + 1e-16) for √v + 1e-8
+        compute_dtype="float32",
         synthetic=False,
         adaptive_share=False,
         actor_chain="overflow",

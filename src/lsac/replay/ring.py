@@ -115,6 +115,8 @@ class Replay(eqx.Module):
     stride: int = eqx.field(static=True, default=1)
     moments: Moments | None = None
     """if set, observations are normalised with these moments whenever transitions are read"""
+    reward_scale: Array | None = None
+    """if set, rewards are divided by it whenever transitions are read"""
 
     @property
     def capacity(self) -> int:
@@ -231,12 +233,14 @@ def sequences(replay: Replay, key: Key, batch: int, length: int) -> Sequences:
 
 
 def raw(replay: Replay) -> Replay:
-    """The same replay without normalisation of observations."""
-    return dataclasses.replace(replay, moments=None)
+    """The same replay without normalised observations and scaled rewards."""
+    return dataclasses.replace(replay, moments=None, reward_scale=None)
 
 
 def seen(replay: Replay, transition: Transition) -> Transition:
-    """A transition with its observations normalised, if the replay has moments."""
+    """A transition with its observations normalised and its reward scaled, as far as the replay asks for it."""
+    if replay.reward_scale is not None:
+        transition = transition._replace(reward=transition.reward / replay.reward_scale)
     moments = replay.moments
     if moments is None:
         return transition

@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from lsac.envs.repeat import ActionRepeat
 from lsac.errors import InputError
 from lsac.replay import ring
 from lsac.replay.ring import Layout
@@ -95,15 +96,12 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
     task = env.spec.id if env.spec else type(env.unwrapped).__name__
     if not knows(task):
         raise InputError(f'env is "{task}", should be one of {", ".join(HIDDEN_POSITIONS)}')
-    name, simulator = task.split("-")[0], cast(Any, env.unwrapped)
+    simulator = cast(Any, env.unwrapped)
+    stepped = env if isinstance(env, ActionRepeat) else simulator  # not in a wrapper that counts steps
     layout = layout_of(env)
     scale = scale or unit(layout, rows)
-    hidden = np.zeros(HIDDEN_POSITIONS[name])
-    model, data = simulator.model, simulator.data
-    split = model.nq - hidden.size
     rows = np.asarray(rows, np.float64)
-    velocity = np.abs(rows[:, split : split + model.nv])
-    rows = rows[np.all(velocity < CLIPPED_VELOCITIES.get(name, np.inf), axis=1)]
+    rows = rows[determined(env, rows)]
     if not len(rows):
         return dict.fromkeys(("next_obs_rmse", "reward_rmse", "next_obs_median", "reward_median"), float("inf"))
     parts = {field: rows[:, where] for field, where in layout.fields().items()}
@@ -112,9 +110,8 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
 
     outcomes = []
     for obs, control in zip(parts["obs"], action, strict=True):
-        mujoco.mj_resetData(model, data)  # otherwise the contact solver would start from the previous row
-        simulator.set_state(np.concatenate([hidden, obs[:split]]), obs[split : split + model.nv])
-        outcomes.append(simulator.step(control)[:2])
+        restore(env, obs)
+        outcomes.append(stepped.step(control)[:2])
 
     next_obs = np.array([outcome[0] for outcome in outcomes])
     reward = np.array([[outcome[1]] for outcome in outcomes])
@@ -126,6 +123,28 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
     errors = {field: np.where(np.isfinite(error), error, np.inf) for field, error in errors.items()}
     rmse = {f"{field}_rmse": float(np.sqrt(error.mean())) for field, error in errors.items()}
     return rmse | {f"{field}_median": float(np.sqrt(np.median(error))) for field, error in errors.items()}
+
+
+def determined(env: gymnasium.Env, rows: Rows) -> NDArray[np.bool_]:
+    """Which observations [N, O, at least] determine the simulator's state: those whose velocities are not clipped."""
+    name, model = _name(env), cast(Any, env.unwrapped).model
+    split = model.nq - HIDDEN_POSITIONS[name]
+    velocity = np.abs(rows[:, split : split + model.nv])
+    found: NDArray[np.bool_] = np.all(velocity < CLIPPED_VELOCITIES.get(name, np.inf), axis=1)
+    return found
+
+
+def restore(env: gymnasium.Env, obs: Rows) -> None:
+    """Puts the simulator into the state of an observation, at the origin of the coordinates that it omits."""
+    simulator = cast(Any, env.unwrapped)
+    model, hidden = simulator.model, np.zeros(HIDDEN_POSITIONS[_name(env)])
+    split = model.nq - hidden.size
+    mujoco.mj_resetData(model, simulator.data)  # otherwise the contact solver would start from the previous state
+    simulator.set_state(np.concatenate([hidden, obs[:split]]), obs[split : split + model.nv])
+
+
+def _name(env: gymnasium.Env) -> str:
+    return (env.spec.id if env.spec else type(env.unwrapped).__name__).split("-")[0]
 
 
 def inspect(env: gymnasium.Env, real: Rows, generated: Rows) -> dict[str, NDArray[np.float64]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lsac import streams
 from lsac.replay import ring as rb
+from lsac.train.devices import Devices
 from lsac.types import Agent, Array
 
 
@@ -47,21 +48,21 @@ class Refresher:
     """Schedule, keys and counters of `Agent.refresh` for all seeds. Without a refresh, nothing is ever due."""
 
     def __init__(self, agent: Agent, layout: rb.Layout, seeds: list[int], axes: rb.Replay):
-        self._refresh, self._layout = agent.refresh, layout
+        self._refresh, self._layout, self._devices = agent.refresh, layout, Devices(len(seeds))
         self.every = agent.refresh.every if agent.refresh else 0
         self.refreshed_at = 0
         """the step of this run's last refresh; 0 before the first"""
         self.generated_at = 0
         """the step whose key generated the current data, possibly in an earlier run of a model; 0 if there is none"""
         if agent.refresh is not None:
-            self._begin: Any = jax.jit(jax.vmap(agent.refresh.begin, in_axes=(0, axes, 0)))
-            over_seeds = jax.vmap(agent.refresh.advance, in_axes=(0, axes, None))
-            self._advance: Any = jax.jit(over_seeds, donate_argnums=0)
-            self._finish: Any = jax.jit(jax.vmap(agent.refresh.finish))
-            self._generate: Any = jax.jit(jax.vmap(agent.refresh.generate), donate_argnums=0)
-            self._judge: Any = jax.jit(jax.vmap(agent.refresh.judge), donate_argnums=0) if agent.refresh.judge else None
+            over_seeds, judge = self._devices.over_seeds, agent.refresh.judge
+            self._begin: Any = over_seeds(agent.refresh.begin, (0, axes, 0))
+            self._advance: Any = over_seeds(agent.refresh.advance, (0, axes, None), donate=0)
+            self._finish: Any = over_seeds(agent.refresh.finish)
+            self._generate: Any = over_seeds(agent.refresh.generate, donate=0)
+            self._judge: Any = over_seeds(judge, donate=0) if judge else None
             self._keys = {
-                purpose: jnp.stack([streams.root(seed, purpose) for seed in seeds])
+                purpose: self._devices.put(jnp.stack([streams.root(seed, purpose) for seed in seeds]))
                 for purpose in (streams.REFRESH, streams.GENERATE)
             }
 
@@ -104,7 +105,7 @@ class Refresher:
         """Tells the agents what an inspection of the generated transitions has found, and adds it to the metrics."""
         state, numbers = refreshed.state, refreshed.numbers | found
         if self._judge is not None and "dynamics_error" in found:
-            state, metrics = self._judge(state, jnp.asarray(found["dynamics_error"], jnp.float32))
+            state, metrics = self._judge(state, self._devices.put(np.asarray(found["dynamics_error"], np.float32)))
             numbers |= jax.device_get(metrics)
         return refreshed._replace(state=state, numbers=numbers)
 

@@ -8,10 +8,12 @@ import tyro
 from lsac.agents.lsac import synthesis
 from lsac.agents.sac import EntropyRange
 from lsac.errors import InputError
-from lsac.nn.networks import Activation
+from lsac.nn.networks import Activation, ComputeDtype
 from lsac.options import (
     AddedLater,
+    AtLeast,
     BatchSize,
+    Between,
     BufferSize,
     Count,
     CountOrZero,
@@ -21,6 +23,7 @@ from lsac.options import (
     Positive,
     PositiveShare,
     RunOptions,
+    Share,
 )
 
 
@@ -49,13 +52,42 @@ class Config:
     hidden: Layers = (256, 256, 256)
     """width of each hidden layer, for actor and critics"""
     activation: Activation = "gelu"
-    """relu, gelu, tanh or mish"""
+    """relu, gelu, elu, tanh or mish"""
+    network: Annotated[Literal["mlp", "sphere", "batch_norm"], AddedLater(before="mlp")] = "mlp"
+    """network of the critics: a multilayer perceptron, a residual network whose features and weight rows are unit
+    vectors, or one with batch normalisation and such rows"""
+    actor_network: Annotated[Literal["mlp", "sphere"], AddedLater(before="mlp")] = "mlp"
+    """network of the actor, as for the critics"""
+    width: Annotated[Count, AddedLater(before=128)] = 128
+    """width of the features of a residual network"""
+    blocks: Annotated[Count, AddedLater(before=2)] = 2
+    """number of blocks of a critic that is a residual network"""
+    embedding: Annotated[bool, AddedLater(before=False)] = False
+    """whether actor and critics also see a learned embedding of state and action, which all chains share (SALE)"""
+    embedding_period: Annotated[Count, AddedLater(before=250)] = 250
+    """updates between changes of the embedding that actor and critics see; target networks are copied then"""
     chains: Count = 10
     """number of parallel Langevin chains"""
     critics_per_chain: Count = 2
-    """number of critics per chain; TD targets, actor and refinement use their minimum"""
+    """number of critics per chain; TD targets, actor and refinement use their minimum, unless --pessimism says less"""
     distributional: bool = True
     """whether critics model the return distribution; if not, they fit its mean with a squared error"""
+    head: Annotated[Literal["gaussian", "histogram"], AddedLater(before="gaussian")] = "gaussian"
+    """distribution of the return that critics predict: a Gaussian, or a histogram over ± value_bound"""
+    bins: Annotated[int, AtLeast(2), AddedLater(before=101)] = 101
+    """number of bins of a histogram"""
+    value_bound: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
+    """TD targets are clipped to ± this; 0 means no clipping"""
+    std_init: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
+    """initial σ of a Gaussian critic, and of its running means; 0 means that of the network, about 0.7"""
+    pessimism: Annotated[Share, AddedLater(before=1.0)] = 1.0
+    """κ: TD targets use κ times the minimum over a chain's critics plus 1 − κ times their mean"""
+    endless_pessimism: Annotated[float | None, Between(0, 1), AddedLater(before=None)] = None
+    """the same as long as no episode has terminated; None means as --pessimism"""
+    actor_pessimism: Annotated[Share, AddedLater(before=1.0)] = 1.0
+    """the same for the actor and for the refinement of actions"""
+    weight_prior: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
+    """precision of a Gaussian prior on the critics' parameters that are not on spheres, relative to the loss"""
     sampler: Literal["asgld", "sgld", "underdamped", "adam"] = "asgld"
     """update rule of the critics: adaptive, plain or underdamped Langevin dynamics, or Adam without noise"""
     critic_lr: Positive = 1e-3
@@ -68,6 +100,9 @@ class Config:
     """update at which annealing ends"""
     inverse_temperature: Positive = 1e8
     """β_Q: the noise of a step is √(2 η_Q / β_Q)"""
+    temperature: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
+    """T: β_Q = transitions in the replay / (ω T), where ω is the scale of the loss, so that T = 1 is the posterior; 0
+    means a constant --inverse-temperature"""
     bias_factor: NotNegative = 1.0
     """weight a of the adaptive drift"""
     moment_eps: Annotated[Positive, AddedLater(before=1e-8)] = 1e-8
@@ -81,6 +116,9 @@ class Config:
     """updates between replica-exchange proposals; 0 means one temperature and no swaps"""
     ladder_ratio: Annotated[float, MoreThan(1)] = 3.0
     """ratio of neighbouring temperatures for replica exchange"""
+    compute_dtype: Annotated[ComputeDtype, AddedLater(before="float32")] = "auto"
+    """dtype of the critics' hidden layers: auto is bfloat16 on a GPU and float32 on a CPU; parameters are always
+    float32"""
     batch_size: BatchSize = 256
     """transitions per chain and update, real and generated"""
     synthetic: bool = True
@@ -97,6 +135,17 @@ class Config:
     """step size of generated actions along ∇Q, per coordinate, each time they are sampled"""
     actor_chain: Literal["uniform", "argmax", "mean", "overflow"] = "uniform"
     """chain that the actor maximises: a random one, the one with the largest Q, the mean, or the first over 88.7"""
+    actor_batches: Annotated[Count, AddedLater(before=1)] = 1
+    """random chains that the actor maximises at an update, each on its own batch"""
+    actors: Annotated[Literal["shared", "per_chain"], AddedLater(before="shared")] = "shared"
+    """one actor for all chains, or one for each, of which a random one acts for an episode (Thompson sampling)"""
+    slow_evaluation: Annotated[bool, AddedLater(before=False)] = False
+    """whether the deterministic policy is the target actor: the running mean of the actor or, with an embedding, an
+    older copy"""
+    log_std_min: Annotated[float, AddedLater(before=-20.0)] = -20.0
+    """lower bound of the log std of an action before tanh"""
+    log_std_max: Annotated[float, AddedLater(before=0.5)] = 0.5
+    """upper bound of the log std of an action before tanh"""
     actor_lr: Positive = 3e-4
     """Adam step size of the actor"""
     actor_clip: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
@@ -106,7 +155,9 @@ class Config:
     alpha_init: Positive = 0.2
     """initial entropy weight α"""
     target_entropy: float | None = None
-    """entropy that α is tuned to reach; None means −dim(A)"""
+    """entropy that α is tuned to reach; None means entropy_per_action times dim(A)"""
+    entropy_per_action: Annotated[float, AddedLater(before=-1.0)] = -1.0
+    """target entropy per dimension of the action"""
     entropy_range: Annotated[EntropyRange, AddedLater(before="unit")] = "unit"
     """range of the actions that target_entropy is meant for: unit is [−1, 1], env is the environment's own"""
     tau: PositiveShare = 0.005
@@ -122,6 +173,8 @@ class Config:
     def needs_gpu(self) -> bool:
         """Whether critics and generator take more multiplications per update than a CPU can do in a reasonable time."""
         weights = sum(width * following for width, following in zip(self.hidden, self.hidden[1:], strict=False))
+        if self.network != "mlp":
+            weights = (8 * self.blocks + 1) * self.width**2
         products = self.chains * self.critics_per_chain * self.batch_size * weights
         if self.synthetic and self.refresh_every:
             g = self.generator
@@ -135,4 +188,56 @@ class Config:
             raise InputError(f"--batch-size {self.batch_size}: must be at least 2, because half of it is generated")
         if self.anneal_from > self.anneal_to:
             raise InputError(f"--anneal-from {self.anneal_from}: must not be greater than --anneal-to {self.anneal_to}")
+        if self.log_std_min >= self.log_std_max:
+            raise InputError(f"--log-std-min {self.log_std_min}: must be less than --log-std-max {self.log_std_max}")
+        self._check_critics()
+        self._check_actors()
         self.generator.check()
+
+    def _check_critics(self) -> None:
+        if self.head == "histogram":
+            if not self.distributional:
+                raise InputError("--no-distributional: a histogram is a distribution; leave out --head histogram")
+            if not self.value_bound:
+                raise InputError("--value-bound 0: must be greater than 0, because --head histogram has a range")
+        if self.temperature and (not self.distributional or self.sampler == "adam" or self.released.shared_averages):
+            raise InputError(
+                f"--temperature {self.temperature}: not with --no-distributional, --sampler adam or "
+                "--released.shared-averages"
+            )
+        if self.network != "mlp" and self.sampler == "underdamped":
+            raise InputError(f"--sampler underdamped: would leave the unit rows of --network {self.network}")
+        if self.embedding and len(self.hidden) < 2:
+            raise InputError(f"--hidden {self.hidden[0]}: needs at least two layers with --embedding")
+        if self.embedding and self.network == "batch_norm":
+            raise InputError("--embedding: not with --network batch_norm")
+        published = self.released.q_ascent or self.released.weight_norm or self.released.delay > 1
+        if published and (self.embedding or self.network == "batch_norm"):
+            found = "--embedding" if self.embedding else "--network batch_norm"
+            raise InputError(f"{found}: not with --released.q-ascent, --released.weight-norm or --released.delay")
+        if self.exchange_every:
+            self._check_exchange()
+
+    def _check_exchange(self) -> None:
+        """Replica exchange knows the loss of the paper only."""
+        beyond = {
+            "--head histogram": self.head == "histogram",
+            "--network batch_norm": self.network == "batch_norm",
+            "--embedding": self.embedding,
+            "--temperature": bool(self.temperature),
+            "--actors per_chain": self.actors == "per_chain",
+            "--value-bound": bool(self.value_bound),
+            "--pessimism": self.pessimism != 1.0 or self.endless_pessimism not in (None, 1.0),
+        }
+        for option, used in beyond.items():
+            if used:
+                raise InputError(f"--exchange-every {self.exchange_every}: must be 0 with {option}")
+
+    def _check_actors(self) -> None:
+        if self.actor_batches > self.chains:
+            raise InputError(f"--actor-batches {self.actor_batches}: must not be more than --chains {self.chains}")
+        several = self.actors == "per_chain" or self.actor_batches > 1
+        if several and self.actor_chain != "uniform":
+            raise InputError(f"--actor-chain {self.actor_chain}: must be uniform with several chains per update")
+        if self.actors == "per_chain" and self.actor_batches > 1:
+            raise InputError(f"--actor-batches {self.actor_batches}: must be 1 with --actors per_chain")

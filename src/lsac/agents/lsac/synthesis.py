@@ -23,6 +23,7 @@ import optax
 from lsac.errors import InputError
 from lsac.nn import diffusion
 from lsac.nn.diffusion import Denoiser, edm_loss, preconditioned
+from lsac.nn.networks import ComputeDtype, compute_dtype
 from lsac.nn.optimisers import scale_by_adam
 from lsac.options import AddedLater, AtLeast, Between, Count, Decay, NotNegative, Positive, Share
 from lsac.replay import ring as rb
@@ -55,15 +56,15 @@ class Config:
     """whether a fit continues from the previous one; if not, it starts from new weights"""
     model_terminals: bool = True
     """whether terminations are modelled; if not, no generated transition terminates"""
-    match_terminals: Annotated[bool, AddedLater(False)] = True
+    match_terminals: Annotated[bool, AddedLater(False)] = False
     """whether as many generated transitions terminate as in the replay; if not, those whose flag is over ½ do"""
     model_change: bool = False
     """whether s' − s is modelled instead of s'"""
     normalize_reward: bool = True
     """whether the reward is scaled like the other dimensions"""
-    squash_beyond: Annotated[NotNegative, AddedLater(0.0)] = 3.0
+    squash_beyond: Annotated[NotNegative, AddedLater(0.0)] = 0.0
     """standard deviations beyond which a scaled number grows only logarithmically, see `squash`; 0 means never"""
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    compute_dtype: ComputeDtype = "auto"
     """dtype of the wide layers: auto is bfloat16 on a GPU and float32 on a CPU; parameters are always float32"""
     sampler: Literal["dpm2m", "heun"] = "dpm2m"
     """dpm2m (deterministic, one evaluation per step) or heun (stochastic, two)"""
@@ -109,8 +110,6 @@ PAPER = Config(
     sampler="heun",
     sampler_steps=128,
     sigma_max=80.0,
-    squash_beyond=0.0,
-    match_terminals=False,
 )
 
 
@@ -263,13 +262,6 @@ def ema_decay(config: Config, updates: Array) -> Array:
     return jnp.minimum(config.ema, (1.0 + n) / (10.0 + n))
 
 
-def compute_dtype(config: Config) -> str:
-    """The dtype of the wide layers on this machine: bfloat16 is fast on accelerators and slow on CPUs."""
-    if config.compute_dtype != "auto":
-        return config.compute_dtype
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
-
-
 def channels(wanted: int, needed: int) -> int:
     """The width of a layer: as wanted, or, if that is too narrow for a modelled vector, what is needed, rounded up.
 
@@ -282,7 +274,8 @@ def channels(wanted: int, needed: int) -> int:
 def init(config: Config, spec: EnvSpec, key: Key) -> State:
     size = sum(sizes(config, spec))
     dim_t, width = channels(config.dim_t, size), channels(config.width, 2 * size)  # ReLU passes half of what it reads
-    model = Denoiser(size, width, key, dim_t=dim_t, blocks=config.blocks, compute_dtype=compute_dtype(config))
+    dtype = compute_dtype(config.compute_dtype)
+    model = Denoiser(size, width, key, dim_t=dim_t, blocks=config.blocks, compute_dtype=dtype)
     scales = Scales(jnp.zeros(size), jnp.ones(size), -jnp.ones(size), jnp.ones(size))
     return State(model, model, _optimiser(config).init(model), scales, jnp.zeros(()))
 
@@ -346,8 +339,8 @@ def finish(config: Config, work: Fit) -> tuple[State, Metrics]:
     return work.state, {"diffusion_loss": jnp.mean(last_tenth)}
 
 
-def generate(config: Config, spec: EnvSpec, state: State, count: int, key: Key) -> Array:
-    """[count, width] new transitions, packed as in the replay."""
+def generate(config: Config, spec: EnvSpec, state: State, count: int, key: Key, first: int | None = None) -> Array:
+    """[count, width] new transitions, packed as in the replay; with `first`, only so many of them, the first."""
     layout = rb.layout_of(spec)
     schedule = diffusion.karras_schedule(config.sampler_steps, config.sigma_min, config.sigma_max)
     churn = diffusion.Churn(config.churn, config.churn_low, config.churn_high, config.churn_noise)
@@ -362,6 +355,8 @@ def generate(config: Config, spec: EnvSpec, state: State, count: int, key: Key) 
             x = diffusion.sample_dpm2m(denoise, key, shape, schedule)
         return layout.pack(decode(config, spec, from_model(config, spec, state.scales, x)))
 
-    rows = jax.lax.map(batch, jax.random.split(key, batches)).reshape(-1, layout.width)[:count]
+    wanted = count if first is None else min(first, count)
+    keys = jax.random.split(key, batches)[: -(-wanted // shape[0])]
+    rows = jax.lax.map(batch, keys).reshape(-1, layout.width)[:wanted]
     flag = layout.fields()["discount"].start
     return rows.at[:, flag].set(discounts(config, spec, rows[:, flag], state.terminal_rate))
