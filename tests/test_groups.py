@@ -11,14 +11,16 @@ import small
 from gymnasium import spaces
 
 from lsac import streams
-from lsac.collect.groups import Discounts, Group, Step, Trace, evaluation_states, make_actors
+from lsac.collect.actors import make_actors
+from lsac.collect.groups import Discounts, Group, Step, Trace, evaluation_states
 from lsac.collect.pool import Pool, evaluation_groups, training_groups
 from lsac.collect.wire import Episode, GroupPlan
 from lsac.envs.gymnasium import Simulator, Spaces
 from lsac.envs.sources import Source, given
 from lsac.errors import CheckpointError, EnvironmentFault
 from lsac.replay.ring import FIRST, PACKED, layout_of
-from lsac.runs.experiment import Experiment
+from lsac.runs.experiment import Experiment, make_agent
+from lsac.train.run import judged_episodes
 from lsac.types import Agent, Entropy, Values, memoryless
 
 GAMMA = 0.9
@@ -269,7 +271,7 @@ def test_after_a_truncation_only_states_count_whose_rest_was_seen():
     np.testing.assert_allclose(first[2:], [2 * (2 - 0.5**11), 0.5 * (1 - 0.5**11)])
 
 
-def neg_log_prob(policy, obs, key):
+def neg_log_prob(policy, memory, obs, key):
     """Not that of `CONSTANT`, but a number by which the observation and the key are known again."""
     return obs[2] + jax.random.uniform(key, ())
 
@@ -317,7 +319,7 @@ def test_the_entropy_of_later_actions_is_that_of_the_actions_that_were_played(so
 def test_values_of_a_deterministic_policy_are_compared_with_the_deterministic_episodes():
     played, envs = judged(EXPLORED._replace(deterministic=True))
     assert [len(env.actions) for env in envs] == [7] * 3
-    np.testing.assert_array_equal(played.states[:, 0], [0, 0, 1, 1, 2, 2])
+    np.testing.assert_array_equal(played.states[:, 0], [0, 0, 1, 1])
     assert set(played.states[:, 3]) == {0.25}
     assert set(played.states[:, 5]) == {0.0}
 
@@ -489,13 +491,25 @@ def collected(pool, policies, step, count, random):
     return pool.collected()
 
 
-def test_six_environments_are_split_four_and_two():
-    assert training_groups([7, 9], 6) == [
-        GroupPlan(7, 0, [0, 1, 2, 3], 6),
-        GroupPlan(7, 0, [4, 5], 6),
-        GroupPlan(9, 1, [0, 1, 2, 3], 6),
-        GroupPlan(9, 1, [4, 5], 6),
+def test_three_environments_are_split_two_and_one():
+    assert training_groups([7, 9], 3) == [
+        GroupPlan(7, 0, [0, 1], 3),
+        GroupPlan(7, 0, [2], 3),
+        GroupPlan(9, 1, [0, 1], 3),
+        GroupPlan(9, 1, [2], 3),
     ]
+
+
+@pytest.mark.parametrize(("value_episodes", "shares"), [(0, [0, 0, 0]), (1, [1, 0, 0]), (3, [2, 1, 0]), (5, [2, 2, 1])])
+def test_episodes_whose_values_are_judged_are_the_first_of_an_evaluation(value_episodes, shares):
+    assert [plan.value_episodes for plan in evaluation_groups([7, 9], 5, value_episodes)] == shares * 2
+
+
+@pytest.mark.parametrize(("name", "count"), [("sac", 2), ("td3", 20)])
+def test_one_in_ten_episodes_explores_for_values_unless_they_are_those_of_the_deterministic_policy(name, count):
+    agent = make_agent(Experiment(small.config(name), "Pendulum-v1"), Spaces(gym.make("Pendulum-v1")).spec(GAMMA))
+    assert judged_episodes(agent, 20) == count
+    assert judged_episodes(agent._replace(values=None), 20) == 0
 
 
 def test_transitions_come_back_step_by_step_and_within_a_step_environment_by_environment():
@@ -569,10 +583,28 @@ def test_simulators_captured_in_one_pool_continue_in_one_with_other_workers():
         states = one.capture()
         other.restore(states)
         mine, theirs = (collected(pool, policies, 18, 3, random=False)[0] for pool, _ in pools)
-        with pytest.raises(
-            CheckpointError, match=r"^the simulators of the checkpoint are not the 4 groups of this run$"
-        ):
+        with pytest.raises(CheckpointError, match=r"^the checkpoint has 10 simulators, but this run has 12$"):
             one.restore(states[:-1])
+    finally:
+        for pool, _ in pools:
+            pool.close()
+    for name in mine:
+        np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+def test_simulators_captured_in_larger_groups_continue_in_those_of_this_version():
+    source, plans = given("Pendulum-v1").training, training_groups([0, 1], 4)
+    larger = [GroupPlan(seed, seed, [0, 1, 2, 3], 4) for seed in (0, 1)]
+    (one, policies), (other, _) = pools = [pool_of(source, p, workers=1) for p in (larger, plans)]
+    try:
+        one.reset(0)
+        collected(one, policies, 0, 3, random=True)
+        states = one.capture()
+        other.restore(states)
+        mine, theirs = (collected(pool, policies, 12, 3, random=True)[0] for pool, _ in pools)
+        torn = [states[0]._replace(obs=states[0].obs[:, :2]), states[1]]
+        with pytest.raises(CheckpointError, match=r"^the captured arrays of the simulators do not fit together"):
+            other.restore(torn)
     finally:
         for pool, _ in pools:
             pool.close()

@@ -12,7 +12,8 @@ import pytest
 
 from lsac.agents import AGENTS
 from lsac.collect import wire
-from lsac.collect.groups import Discounts, Group, make_actors
+from lsac.collect.actors import make_actors
+from lsac.collect.groups import Discounts, Group
 from lsac.collect.wire import GroupPlan
 from lsac.envs.gymnasium import Simulator, Spaces
 from lsac.envs.sources import Environments, Source
@@ -172,7 +173,7 @@ class Config:
 def counting(config, spec):
     """Counts how often it is told of every number, and how often it may learn from a number it was not told of."""
 
-    def observe(state, transitions):
+    def observe(state, transitions, first):
         return state | {"told": state["told"].at[transitions.obs[:, 0].astype(jnp.int32)].add(1.0)}
 
     def update(state, replay, key):

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium import wrappers as gw
 from gymnasium.wrappers import NormalizeObservation, TimeLimit
 
-from lsac.envs import ids, states
+from lsac.envs import ids, physics, states
 from lsac.errors import CheckpointError
 
 TASKS = (
@@ -150,7 +150,7 @@ def test_the_integration_state_alone_is_not_enough_on_ant():
     env, other = make("Ant-v5"), make("Ant-v5")
     env.reset(seed=3)
     play(env, 137, seed=0)
-    whole = states._mujoco_arrays(env.unwrapped)
+    whole = physics.captured(env.unwrapped.model, env.unwrapped.data)
     other.reset(seed=3)
     states._put_known(other.unwrapped, {}, {"integration": whole["integration"]})
     assert play(other, 1, seed=2) != play(env, 1, seed=2)

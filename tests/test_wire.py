@@ -44,7 +44,7 @@ MESSAGES = {
     "Recipe": RECIPE,
     "Setup": wire.Setup({"experiment": {"hidden": [8]}}, RECIPE, ["/a"], [PLAN, PLAN], 2, TABLE, TABLE, 1234, None),
     "Reset": wire.Reset(2**40),
-    "Collect": wire.Collect(step=8, steps=4, random=True),
+    "Collect": wire.Collect(step=8, decisions=4, random=True),
     "Evaluate": wire.Evaluate(step=8, deterministic=False),
     "Capture": wire.Capture(),
     "Restore": wire.Restore([GROUP, GROUP]),

@@ -7,73 +7,23 @@ numbers are derived from (seed, environment, step).
 
 import math
 import traceback
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lsac import streams
+from lsac.collect.actors import Actor, Actors, Choose
 from lsac.collect.wire import Episode, GroupPlan, GroupState, Played
 from lsac.envs import states
 from lsac.envs.gymnasium import Simulator
 from lsac.errors import CheckpointError, EnvironmentFault, own_traceback
 from lsac.replay import ring as rb
-from lsac.types import Agent, Key
 
 EVALUATION_LIMIT = 100_000
-"""Steps after which an evaluation episode that neither terminates nor is truncated is ended."""
+"""Environment steps after which an evaluation episode that neither terminates nor is truncated is ended."""
 STATE_STRIDE = 5
-"""An evaluation keeps one state per this many steps, because neighbouring states are similar."""
-
-
-class Actors(NamedTuple):
-    """Compiled functions that choose the actions [E, A] of a group."""
-
-    explore: Callable[..., Any]
-    """policy, memory, obs, key, moment, envs → actions, memory"""
-    exploit: Callable[..., Any]
-    """the same, without exploration"""
-    uniform: Callable[..., Any]
-    """key, moment, envs → actions"""
-    memory: Callable[[int], Any]
-    """E → the initial memories of E policies, as NumPy arrays"""
-    sample: Callable[..., Any] | None
-    """`explore` that also returns −log π [E] of the actions, or zeros if the agent's values are not soft; None if its
-    values are not those of the exploring policy, or if it has none"""
-
-
-def make_actors(agent: Agent, action_dim: int) -> Actors:
-    def keys(key: Key, moment: Any, envs: Any) -> Any:
-        return jax.vmap(lambda env: jax.random.fold_in(jax.random.fold_in(key, moment), env))(envs)
-
-    def act(explore: bool, policy: Any, memory: Any, obs: Any, key: Key, moment: Any, envs: Any) -> Any:
-        one = jax.vmap(lambda m, o, k: agent.act(policy, m, o, k, explore))
-        return one(memory, obs, keys(key, moment, envs))
-
-    def uniform(key: Key, moment: Any, envs: Any) -> Any:
-        draw = jax.vmap(lambda k: jax.random.uniform(k, (action_dim,), minval=-1.0, maxval=1.0))
-        return draw(keys(key, moment, envs))
-
-    def sample(policy: Any, memory: Any, obs: Any, key: Key, moment: Any, envs: Any) -> Any:
-        action, memory = act(True, policy, memory, obs, key, moment, envs)
-        assert agent.values is not None
-        if (entropy := agent.values.entropy) is None:
-            return action, memory, jnp.zeros(len(envs))
-        neg_log_prob = jax.vmap(lambda o, k: entropy.neg_log_prob(policy, o, k))
-        return action, memory, neg_log_prob(obs, keys(key, moment, envs))
-
-    def memory(count: int) -> Any:
-        return jax.tree.map(lambda x: np.repeat(np.asarray(x)[None], count, axis=0), agent.memory())
-
-    return Actors(
-        explore=jax.jit(lambda *args: act(True, *args)),
-        exploit=jax.jit(lambda *args: act(False, *args)),
-        uniform=jax.jit(uniform),
-        memory=memory,
-        sample=jax.jit(sample) if agent.values and not agent.values.deterministic else None,
-    )
+"""An evaluation keeps one state per this many decisions, because neighbouring states are similar."""
 
 
 class Discounts(NamedTuple):
@@ -87,7 +37,7 @@ class Discounts(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of an evaluation episode."""
+    """One decision of an evaluation episode."""
 
     obs: np.ndarray
     action: np.ndarray
@@ -101,6 +51,8 @@ class Trace(NamedTuple):
 
     steps: list[Step]
     terminated: bool
+    last_obs: np.ndarray | None = None
+    """the observation after the last step"""
 
 
 class Group:
@@ -116,10 +68,11 @@ class Group:
         spec = simulators[0].spaces.spec(discounts.gamma)
         self.layout = rb.layout_of(spec)
         self._actors, self._discounts = actors, discounts
-        self._progress = progress  # [steps done, 1 + index of the active environment or 0], for the watchdog
+        # [steps done, 1 + index of the active environment or 0], for the watchdog; items of a memmap are slow to write
+        self._progress = np.asarray(progress)
         self._envs = np.asarray(plan.envs, np.int32)
-        self._act_key = streams.root(plan.seed, streams.ACT)
-        self._evaluate_key = streams.root(plan.seed, streams.EVALUATE)
+        act, self._evaluate_key = (streams.root(plan.seed, purpose) for purpose in (streams.ACT, streams.EVALUATE))
+        self._exploring, self._uniform = actors.explore.actor(act, self._envs), actors.uniform.actor(act, self._envs)
         self._obs = np.zeros((len(simulators), *spec.obs_shape), spec.obs_dtype)
         self._memory = actors.memory(len(simulators))
         self._returns = np.zeros(len(simulators))
@@ -138,37 +91,40 @@ class Group:
         self._require_finite({"obs": self._obs[None]}, step)
 
     def collect(self, policy: Any, step: int, count: int, random: bool) -> tuple[rb.Stored, list[Episode]]:
-        """Takes `count` steps in every simulator: the transitions [count, E, …], and the episodes that ended."""
+        """Makes `count` decisions in every simulator: the transitions [count, E, …], and the episodes that ended."""
         stored = self.layout.empty(count, len(self.simulators))
         columns = self.layout.views(stored)
+        obs, actions, first = columns["obs"], columns["action"], columns[rb.FIRST]
+        rewards, discounts, next_obs = columns["reward"], columns["discount"], columns["next_obs"]
+        choose = self._chooser(policy, random)
         episodes: list[Episode] = []
         for t in range(count):
             now = step + t * self.plan.stride
-            action = self._choose(policy, np.int32(now // self.plan.stride), random)
-            columns["obs"][t], columns["action"][t], columns[rb.FIRST][t] = self._obs, action, self._lengths == 0
+            action, self._memory = choose(now // self.plan.stride, self._memory, self._obs)
+            obs[t], actions[t], first[t] = self._obs, action, self._lengths == 0
             for i in range(len(self.simulators)):
-                next_obs, reward, terminated, truncated = self._step(i, now, action[i])
-                columns["reward"][t, i], columns["next_obs"][t, i] = reward, next_obs
-                columns["discount"][t, i] = self._discounts.after(terminated, truncated)
+                following, reward, terminated, truncated, taken = self._step(i, now, action[i])
+                rewards[t, i], next_obs[t, i] = reward, following
+                discounts[t, i] = self._discounts.after(terminated, truncated)
                 self._returns[i] += reward
-                self._lengths[i] += 1
+                self._lengths[i] += taken
                 if terminated or truncated:
                     episodes.append(Episode(now, float(self._returns[i]), int(self._lengths[i])))
-                    next_obs = self._restart(i, now)
-                self._obs[i] = next_obs
+                    following = self._restart(i, now)
+                self._obs[i] = following
         self._require_finite({name: columns[name] for name in ("obs", "action", "reward", "next_obs")}, step)
         self._require_finite({"obs": self._obs[None]}, step + count * self.plan.stride)
         return stored, episodes
 
-    def _choose(self, policy: Any, moment: np.int32, random: bool) -> np.ndarray:
-        """The next actions [E, A]. A policy with a memory also updates it while actions are random."""
-        if not random or jax.tree.leaves(self._memory):
-            action, self._memory = self._actors.explore(
-                policy, self._memory, self._obs, self._act_key, moment, self._envs
-            )
-        if random:
-            action = self._actors.uniform(self._act_key, moment, self._envs)
-        return np.asarray(action)
+    def _chooser(self, policy: Any, random: bool) -> Choose:
+        """Chooses the actions [E, A]. A policy with a memory also updates it while actions are random."""
+        if not random:
+            return self._exploring.follow(policy, self._memory, self._obs)
+        uniform = self._uniform.follow(policy, self._memory, self._obs)
+        if not jax.tree.leaves(self._memory):
+            return uniform
+        explore = self._exploring.follow(policy, self._memory, self._obs)
+        return lambda moment, memory, obs: (uniform(moment, memory, obs)[0], explore(moment, memory, obs)[1])
 
     def _restart(self, i: int, step: int) -> np.ndarray:
         """Starts the next episode of simulator i, which continues its own random stream."""
@@ -186,34 +142,37 @@ class Group:
         If values are compared with returns, their states come from episodes of the policy whose values they are: those
         of the deterministic policy, or further ones, with random streams of their own, of the exploring policy.
         """
-        choose = self._actors.exploit if deterministic else self._actors.explore
-        traces = self._play(choose, policy, step, streams.EVALUATE, self._evaluate_key)
-        if self._sampling is not None:
+        rule, key = self._actors.exploit if deterministic else self._actors.explore, self._evaluate_key
+        actor = rule.actor(jax.random.fold_in(key, step), self._envs)  # another draw of chains at every evaluation
+        traces = self.play(actor, policy, step, streams.EVALUATE)
+        if self._sampling is not None and self._actors.sample is not None:
             key = jax.random.fold_in(streams.root(self.plan.seed, streams.VALUES), step)
-            judged = self._sampling._play(self._actors.sample, policy, step, streams.VALUES, key)
+            actor = self._actors.sample.actor(key, self._sampling._envs)
+            judged = self._sampling.play(actor, policy, step, streams.VALUES)
         else:
-            judged = traces if self.plan.value_episodes else []
+            judged = traces[: self.plan.value_episodes]
         found = [state for trace in judged for state in evaluation_states(trace, self._discounts.gamma)]
         width = self._obs[0].size + self.simulators[0].spaces.action_dim + 2
         return Played(self._returns.copy(), self._lengths.copy(), np.asarray(found, np.float32).reshape(-1, width))
 
-    def _play(self, choose: Any, policy: Any, step: int, purpose: int, key: Key) -> list[Trace]:
-        """One new episode in every simulator, with the actions that `choose` returns first."""
+    def play(self, actor: Actor, policy: Any, step: int, purpose: int) -> list[Trace]:
+        """One new episode in every simulator."""
         self.reset(step, purpose)
+        choose = actor.follow(policy, self._memory, self._obs)
         traces = [Trace([], False) for _ in self.simulators]
         running, moment = np.ones(len(self.simulators), bool), 0
         while running.any():
-            action, self._memory, *rest = choose(policy, self._memory, self._obs, key, np.int32(moment), self._envs)
-            action, neg_log_prob = np.asarray(action), np.asarray(rest[0] if rest else np.zeros(len(running)))
+            action, self._memory, *rest = choose(moment, self._memory, self._obs)
+            neg_log_prob = np.asarray(rest[0] if rest else np.zeros(len(running)))
             for i in np.flatnonzero(running):
                 before = self._obs[i].copy()
-                self._obs[i], reward, terminated, truncated = self._step(int(i), step, action[i])
+                self._obs[i], reward, terminated, truncated, taken = self._step(int(i), step, action[i])
                 traces[i].steps.append(Step(before, action[i], reward, neg_log_prob[i]))
                 self._returns[i] += reward
-                self._lengths[i] += 1
-                if terminated or truncated or moment + 1 >= EVALUATION_LIMIT:
+                self._lengths[i] += taken
+                if terminated or truncated or self._lengths[i] >= EVALUATION_LIMIT:
                     running[i] = False
-                    traces[i] = traces[i]._replace(terminated=terminated)
+                    traces[i] = traces[i]._replace(terminated=terminated, last_obs=self._obs[i].copy())
             moment += 1
             self._require_finite({"obs": self._obs[None]}, step)
         for i in np.flatnonzero(~np.isfinite(self._returns)):
@@ -253,7 +212,7 @@ class Group:
         for simulator in self.simulators:
             simulator.close()
 
-    def _step(self, i: int, step: int, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+    def _step(self, i: int, step: int, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, int]:
         self._progress[1] = i + 1
         try:
             result = self.simulators[i].step(action)

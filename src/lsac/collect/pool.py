@@ -31,22 +31,30 @@ from lsac.types import EnvSpec
 
 CheckStop = Callable[[], None]
 """Called while the trainer waits; it raises an exception to end the wait."""
-GROUP_SIZE = 4
-"""Simulators per call of the actor, at most: a constant, so that results do not depend on the machine."""
+GROUP_SIZE = 2
+"""Simulators per call of the actor, at most: a constant, so that results do not depend on the machine. Few, so that the
+simulators of one seed, and the episodes of its evaluation, spread over many workers."""
 
 
 def never() -> None:
     """A `CheckStop` that never stops."""
 
 
-def training_groups(seeds: list[int], num_envs: int) -> list[GroupPlan]:
-    blocks = [list(range(i, min(i + GROUP_SIZE, num_envs))) for i in range(0, num_envs, GROUP_SIZE)]
-    return [GroupPlan(seed, index, block, num_envs) for index, seed in enumerate(seeds) for block in blocks]
+def _groups(seeds: list[int], count: int, stride: int, value_episodes: int = 0) -> list[GroupPlan]:
+    blocks = [list(range(i, min(i + GROUP_SIZE, count))) for i in range(0, count, GROUP_SIZE)]
+    return [
+        GroupPlan(seed, index, block, stride, min(max(value_episodes - block[0], 0), len(block)))
+        for index, seed in enumerate(seeds)
+        for block in blocks
+    ]
+
+
+def training_groups(seeds: list[int], num_envs: int, action_repeat: int = 1) -> list[GroupPlan]:
+    return _groups(seeds, num_envs, num_envs * action_repeat)
 
 
 def evaluation_groups(seeds: list[int], episodes: int, value_episodes: int = 0) -> list[GroupPlan]:
-    envs = list(range(episodes))
-    return [GroupPlan(seed, index, envs, episodes, value_episodes) for index, seed in enumerate(seeds)]
+    return _groups(seeds, episodes, episodes, value_episodes)
 
 
 class Tables(NamedTuple):
@@ -70,6 +78,7 @@ class Pool:
         """`plans` is the result of `training_groups` or `evaluation_groups`."""
         self.plans = plans
         self.seeds = 1 + max(plan.seed_index for plan in plans)
+        self._of_seed = [[i for i, plan in enumerate(plans) if plan.seed_index == seed] for seed in range(self.seeds)]
         worker: type[_Thread | _Process] = _Thread if source.recipe is None else _Process
         count = 1 if source.recipe is None else max(1, min(workers, len(plans)))
         self._memory = tempfile.TemporaryDirectory(prefix="lsac-", dir=_shared_memory())
@@ -100,7 +109,7 @@ class Pool:
     # Commands: `collect` and `evaluate` return at once
 
     def collect(self, policies: np.ndarray, step: int, count: int, random: bool) -> None:
-        """Starts `count` steps in every simulator; `collected` waits for them."""
+        """Starts `count` decisions in every simulator; `collected` waits for them."""
         self._start_with(policies, wire.Collect(step, count, random))
 
     def evaluate(self, policies: np.ndarray, step: int, deterministic: bool) -> None:
@@ -116,16 +125,20 @@ class Pool:
         results: list[wire.Collected] = self._results(never)
         stored = [group for result in results for group in result.stored]
         ended = [group for result in results for group in result.episodes]
-        of_seed = [[i for i, plan in enumerate(self.plans) if plan.seed_index == seed] for seed in range(self.seeds)]
         transitions = {
-            name: np.stack([_joined([stored[i][name] for i in groups]) for groups in of_seed]) for name in stored[0]
+            name: np.stack([_joined([stored[i][name] for i in groups]) for groups in self._of_seed])
+            for name in stored[0]
         }
-        return transitions, [sorted(episode for i in groups for episode in ended[i]) for groups in of_seed]
+        return transitions, [sorted(episode for i in groups for episode in ended[i]) for groups in self._of_seed]
 
     def evaluated(self, check_stop: CheckStop = never) -> list[wire.Played]:
         """Result of `evaluate`, one per seed."""
         results: list[wire.Evaluated] = self._results(check_stop)
-        return [played for result in results for played in result.groups]
+        played = [group for result in results for group in result.groups]
+        return [
+            wire.Played(*map(np.concatenate, zip(*(played[i] for i in groups), strict=True)))
+            for groups in self._of_seed
+        ]
 
     def reset(self, step: int) -> None:
         self._start(wire.Reset(step))
@@ -140,9 +153,8 @@ class Pool:
         return kept if len(kept) == len(found) else None
 
     def restore(self, states: list[GroupState]) -> None:
-        """Restores all simulators from captured states, independent of the worker they were captured on."""
-        if [len(state.simulators) for state in states] != [len(plan.envs) for plan in self.plans]:
-            raise CheckpointError(f"the simulators of the checkpoint are not the {len(self.plans)} groups of this run")
+        """Restores all simulators from captured states, independent of the worker and group they were captured in."""
+        states = _regrouped(states, [len(plan.envs) for plan in self.plans])
         self._wait_for_start()
         for worker, share in zip(self._workers, self._shares, strict=True):
             worker.start(wire.Restore(states[share.first : share.first + len(share.plans)]))
@@ -166,6 +178,29 @@ class Pool:
         for worker in self._workers:
             worker.close()
         self._memory.cleanup()
+
+
+def _regrouped(states: list[GroupState], sizes: list[int]) -> list[GroupState]:
+    """The same simulators in groups of these sizes; an older version of the program may have made others."""
+    found = [len(state.simulators) for state in states]
+    if found == sizes:
+        return states
+    if sum(found) != sum(sizes):
+        raise CheckpointError(f"the checkpoint has {sum(found)} simulators, but this run has {sum(sizes)}")
+    stops = np.cumsum(sizes)[:-1]
+    try:
+        obs = np.split(np.concatenate([state.obs for state in states]), stops)
+        counts = np.split(np.concatenate([state.counts for state in states], axis=1), stops, axis=1)
+        leaves = zip(*(state.memory for state in states), strict=True)
+        memory = [np.split(np.concatenate(leaf), stops) for leaf in leaves]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the captured arrays of the simulators do not fit together ({error})") from None
+    simulators = [simulator for state in states for simulator in state.simulators]
+    starts = [0, *stops.tolist()]
+    return [
+        GroupState(obs[i], counts[i], [leaf[i] for leaf in memory], simulators[start : start + sizes[i]])
+        for i, start in enumerate(starts)
+    ]
 
 
 def _joined(groups: list[np.ndarray]) -> np.ndarray:

@@ -15,7 +15,7 @@ def flatten(policy: Any) -> Array:
 
 
 def unflatten(agent: Agent) -> tuple[int, Callable[[np.ndarray], Any]]:
-    """The length of an agent's snapshots, and the function that converts a snapshot back to a policy."""
+    """The length of an agent's snapshots, and the function that converts one back to a policy, of NumPy arrays."""
     shapes = jax.eval_shape(lambda key: agent.policy(agent.init(key)), jax.random.key(0))
     leaves, tree = jax.tree.flatten(shapes)
     if any(leaf.dtype != jnp.float32 for leaf in leaves):
@@ -23,9 +23,8 @@ def unflatten(agent: Agent) -> tuple[int, Callable[[np.ndarray], Any]]:
     stops = np.cumsum([leaf.size for leaf in leaves])
 
     def restore(flat: np.ndarray) -> Any:
-        parts = np.split(flat, stops[:-1])
-        # copied, because the next snapshot may overwrite the vector's memory
-        arrays = [jnp.array(part.reshape(leaf.shape)) for part, leaf in zip(parts, leaves, strict=True)]
+        copied = np.array(flat)  # the next snapshot may overwrite the vector's memory
+        arrays = [copied[stop - leaf.size : stop].reshape(leaf.shape) for stop, leaf in zip(stops, leaves, strict=True)]
         return jax.tree.unflatten(tree, arrays)
 
     return int(stops[-1]), restore

@@ -18,19 +18,20 @@ from lsac.errors import CheckpointError, EnvironmentFault, InputError, LsacError
 
 
 class GroupPlan(NamedTuple):
-    """The simulators of a group. Its seed has `stride` of them in all: a step of each advances the seed by `stride`."""
+    """The simulators of a group, some of those of its seed. A decision in each advances the seed by `stride` steps:
+    their number times the action repeat."""
 
     seed: int
     seed_index: int
     envs: list[int]
     stride: int
     value_episodes: int = 0
-    """simulators in which an evaluation also plays an episode of the exploring policy, for the returns that values are
-    compared with; 0 if they are not compared"""
+    """the first simulators, from which an evaluation takes the returns that values are compared with: of the
+    deterministic policy, or else of the exploring one, which plays an episode more in each"""
 
 
 class Episode(NamedTuple):
-    """A finished training episode: the seed's step at which it ended, its return and its length."""
+    """A finished training episode: the seed's step at which it ended, its return and its length in steps."""
 
     step: int
     reward: float
@@ -43,7 +44,7 @@ class GroupState(NamedTuple):
     obs: np.ndarray
     """[E, O]"""
     counts: np.ndarray
-    """[2, E]: return and length so far of each running episode"""
+    """[2, E]: return and length so far of each running episode, in steps"""
     memory: list[np.ndarray]
     """the leaves [E, …] of the policies' memories"""
     simulators: list[SimulatorState]
@@ -82,10 +83,10 @@ class Reset(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """Take `steps` steps in every simulator, starting at the seed's step `step`."""
+    """Take `decisions` decisions in every simulator, starting at the seed's step `step`."""
 
     step: int
-    steps: int
+    decisions: int
     random: bool
 
 

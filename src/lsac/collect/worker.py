@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import jax
@@ -17,7 +16,8 @@ import numpy as np
 
 from lsac import streams
 from lsac.collect import snapshot, wire
-from lsac.collect.groups import Discounts, Group, make_actors
+from lsac.collect.actors import Rule, make_actors
+from lsac.collect.groups import Discounts, Group
 from lsac.envs.gymnasium import Simulator
 from lsac.envs.sources import create
 from lsac.errors import InputError
@@ -36,7 +36,7 @@ class GroupRunner:
         progress: np.ndarray,
     ):
         e, self._policies = experiment, policies
-        simulators = [[Simulator(make_env()) for _ in plan.envs] for plan in plans]
+        simulators = [[Simulator(make_env(), e.action_repeat) for _ in plan.envs] for plan in plans]
         if len({id(one.env) for group in simulators for one in group}) < sum(map(len, simulators)):
             raise InputError("env: the function returned the same environment twice; it must create a new one")
         spec = simulators[0][0].spaces.spec(e.gamma)
@@ -50,16 +50,15 @@ class GroupRunner:
         ]
 
         # Compile now, so that compilation does not count towards the timeout of a simulator.
-        blank, key, moment = self._restore(np.zeros_like(policies[0])), streams.root(0, streams.ACT), np.int32(0)
+        blank, key = self._restore(np.zeros_like(policies[0])), streams.root(0, streams.ACT)
 
-        def compile_for(size: int, *functions: Callable[..., Any]) -> None:
-            obs, envs = np.zeros((size, *spec.obs_shape), spec.obs_dtype), np.zeros(size, np.int32)
-            for choose in functions:
-                choose(blank, actors.memory(size), obs, key, moment, envs)
+        def compile_for(size: int, *rules: Rule) -> None:
+            obs, memory = np.zeros((size, *spec.obs_shape), spec.obs_dtype), actors.memory(size)
+            for rule in rules:
+                rule.actor(key, np.zeros(size, np.int32)).follow(blank, memory, obs)(0, memory, obs)
 
         for size in {len(plan.envs) for plan in plans}:
-            actors.uniform(key, moment, np.zeros(size, np.int32))
-            compile_for(size, actors.explore, actors.exploit)
+            compile_for(size, actors.explore, actors.exploit, actors.uniform)
         if actors.sample:
             for size in {plan.value_episodes for plan in plans} - {0}:
                 compile_for(size, actors.sample)

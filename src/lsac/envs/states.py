@@ -1,7 +1,7 @@
 """The whole state of a simulator as data, so that a resumed run continues in the middle of an episode, bit for bit.
 
 Gymnasium's MuJoCo and classic-control tasks are supported, and the wrappers of Gymnasium listed below. Any other
-environment is supported if it implements
+environment, those that come with this package included, is supported if it implements
 
     get_state() -> dict of NumPy arrays and JSON values      set_state(that dict) -> None
 
@@ -21,6 +21,7 @@ import safetensors
 import safetensors.numpy
 from gymnasium import wrappers as gw
 
+from lsac.envs import physics
 from lsac.errors import CheckpointError
 
 STATELESS = (
@@ -46,8 +47,6 @@ STATEFUL: dict[type, tuple[str, ...]] = {
 """Supported wrappers with a state, and the attributes that hold it."""
 KNOWN = ("gymnasium.envs.mujoco.", "gymnasium.envs.classic_control.", "lsac.envs.probes")
 """Modules whose environments keep their state in numbers, arrays, the random generator and MuJoCo's structures."""
-PICTURES = ("tex_", "mesh_", "skin_", "hfield_")
-"""Prefixes of large arrays of a MuJoCo model that no task changes."""
 
 
 class SimulatorState(NamedTuple):
@@ -70,7 +69,8 @@ def take(env: gym.Env) -> SimulatorState | None:
     elif (type(layer).__module__ + ".").startswith(KNOWN) or type(layer).__module__ in KNOWN:
         values, metadata["own"] = _simple(vars(layer)), False
         if hasattr(layer, "data") and isinstance(layer.data, mujoco.MjData):
-            arrays |= {f"mujoco.{name}": value for name, value in _mujoco_arrays(layer).items()}
+            found = physics.captured(cast(Any, layer).model, layer.data)
+            arrays |= {f"mujoco.{name}": value for name, value in found.items()}
     else:
         return None
     metadata["values"] = {
@@ -185,35 +185,7 @@ def _put_known(env: gym.Env, values: dict[str, Any], arrays: dict[str, np.ndarra
     if not arrays:
         return
     simulator = cast(Any, env)
-    mujoco.mj_setState(simulator.model, simulator.data, arrays["integration"], mujoco.mjtState.mjSTATE_INTEGRATION)
-    for name, value in arrays.items():
-        part, _, field = name.partition(".")
-        if field:
-            target = getattr({"model": simulator.model, "data": simulator.data}[part], field)
-            if target.shape != value.shape or target.dtype != value.dtype or target.dtype.kind != "f":
-                raise ValueError(f"{name} is {value.dtype}{list(value.shape)}")
-            target[...] = value
-
-
-def _mujoco_arrays(env: Any) -> dict[str, np.ndarray]:
-    """All float arrays: the integration state is not enough, because rewards read positions derived in the last step.
-
-    Integer arrays hold indices, which a step recomputes or never changes, and which a file must not be able to set.
-    """
-    size = mujoco.mj_stateSize(env.model, mujoco.mjtState.mjSTATE_INTEGRATION)
-    integration = np.empty(size)
-    mujoco.mj_getState(env.model, env.data, integration, mujoco.mjtState.mjSTATE_INTEGRATION)
-    found = {"integration": integration}
-    unused = mujoco.MjData(env.model)  # its arrays of contacts and constraints are empty: a step recomputes them
-    for part, like in (("model", env.model), ("data", unused)):
-        structure = getattr(env, part)
-        for name in dir(structure):
-            if name.startswith(("_", *PICTURES)):
-                continue
-            value, empty = getattr(structure, name, None), getattr(like, name, None)
-            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and empty is not None and empty.size:
-                found[f"{part}.{name}"] = value
-    return found
+    physics.restore(simulator.model, simulator.data, arrays)
 
 
 def _random_state(env: gym.Env) -> dict[str, Any] | None:
