@@ -1,12 +1,10 @@
 """Times an update, and its matrix products alone."""
 
-import csv
 import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import resources
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +13,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from lsac.agents import AGENTS
+from lsac.analysis.reference import paper_costs
 from lsac.envs.sources import given
 from lsac.nn import langevin
 from lsac.presets import preset as find_preset
@@ -22,6 +21,7 @@ from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.wording import counted
 from lsac.train import device_memory
+from lsac.train.devices import concurrent_kernels
 from lsac.train.run import cache_compilations
 from lsac.types import Agent, Array, EnvSpec
 
@@ -52,15 +52,6 @@ class Efficiency(NamedTuple):
     """optimiser steps of the critics in one update"""
     parameters: int
     bytes: int
-
-
-class Published(NamedTuple):
-    """The numbers of the LSAC paper's two efficiency tables, on one Quadro RTX 8000. Some are near a second per update,
-    at which a million updates would take more than eleven days, so the unit (ms) is doubtful."""
-
-    update: int
-    critics: int
-    millions: float
 
 
 class Product(NamedTuple):
@@ -119,18 +110,17 @@ def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds
 
 def bench(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Timing:
     """Times `repeats` updates and their products alternately, `rounds` times; returns medians, also of the ratio."""
-    agent, state, replay, keys, update = _subject(experiment, spec, seeds)
-    updates = _repeated(update, replay, seeds, repeats)
+    agent, state, replay, keys, update = subject(experiment, spec, seeds)
     products = list(products_of(jax.make_jaxpr(update)(state, replay, keys).jaxpr))
     rng = np.random.default_rng(0)
     operands = [tuple(jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in (p.left, p.right)) for p in products]
-    compiled = jax.jit(updates, donate_argnums=0)
+    compiled = repeated(update, seeds, repeats)
     only_products = jax.jit(partial(run_products, products))
     times: list[tuple[float, float]] = []
     for number in range(rounds + 1):  # the first one compiles and is not counted
         key = jax.random.key(number)
-        (state, _), whole = _timed(partial(compiled, state, key))
-        part = statistics.mean(_timed(partial(only_products, operands))[1] for _ in range(repeats))
+        (state, _), whole = timed(partial(compiled, state, replay, key))
+        part = statistics.mean(timed(partial(only_products, operands))[1] for _ in range(repeats))
         times.append((1e3 * whole / repeats, 1e3 * part))
     whole, part = (statistics.median(column) for column in zip(*times[1:], strict=True))
     ratio = statistics.median(a / b for a, b in times[1:])
@@ -140,25 +130,15 @@ def bench(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeat
     if getattr(experiment.agent, "langevin", False):
         draw = jax.jit(lambda key: langevin.gaussian_noise(key, critics))
         draw(keys[0])
-        noise = 1e3 * statistics.median(_timed(lambda: draw(keys[0]))[1] for _ in range(rounds))
+        noise = 1e3 * statistics.median(timed(lambda: draw(keys[0]))[1] for _ in range(rounds))
     learnt = (agent.policy(state), critics)
     return Timing(whole, part, ratio, noise, _count(learnt) // seeds, _nbytes(state) // seeds)
-
-
-def published(task: str) -> dict[str, Published]:
-    """The paper's numbers for a task, by algorithm."""
-    text = resources.files("lsac.cli").joinpath("published_efficiency.csv").read_text()
-    rows = [row for row in csv.DictReader(text.splitlines()) if row["task"] == task]
-    return {
-        row["algorithm"]: Published(int(row["update_ms"]), int(row["critics_ms"]), float(row["parameters_millions"]))
-        for row in rows
-    }
 
 
 def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
     """Prints the cost of every algorithm next to the numbers of the LSAC paper, each line as soon as it is measured."""
     experiments = {name: find_preset(name, preset, env) for name in AGENTS}
-    spec, paper = given(env).spec(gamma=0.0), published(env.split("-")[0])
+    spec, paper = given(env).spec(gamma=0.0), paper_costs(env.split("-")[0])
     cache_compilations()
     print(
         f"{env}: {counted(seeds, 'seed')} on {jax.devices()[0].device_kind}; "
@@ -180,7 +160,7 @@ def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> 
 
 def measure(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Efficiency:
     """Times `repeats` updates and their critics' part alternately, `rounds` times; returns medians."""
-    agent, state, replay, _, update = _subject(experiment, spec, seeds)
+    agent, state, replay, _, update = subject(experiment, spec, seeds)
     assert agent.values is not None
     critics_of = jax.vmap(agent.values.critics)
 
@@ -190,41 +170,48 @@ def measure(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repe
 
         return jax.lax.map(step, jax.random.split(key, repeats))
 
-    whole, part = jax.jit(_repeated(update, replay, seeds, repeats), donate_argnums=0), jax.jit(critics_only)
+    whole, part = repeated(update, seeds, repeats), jax.jit(critics_only, compiler_options=concurrent_kernels())
     times: list[tuple[float, float]] = []
     for number in range(rounds + 1):  # the first one compiles and is not counted
         key = jax.random.key(number)
-        critics = _timed(partial(part, state, key))[1]
-        (state, _), seconds = _timed(partial(whole, state, key))
+        critics = timed(partial(part, state, key))[1]
+        (state, _), seconds = timed(partial(whole, state, replay, key))
         times.append((1e3 * seconds / repeats, 1e3 * critics / repeats))
     update_ms, critics_ms = (statistics.median(column) for column in zip(*times[1:], strict=True))
     learnt = _count((agent.policy(state), agent.values.critics(state))) // seeds
     return Efficiency(update_ms, critics_ms, agent.gradient_steps, learnt, _nbytes(state) // seeds)
 
 
-def _subject(experiment: Experiment, spec: EnvSpec, seeds: int) -> tuple[Agent, Any, rb.Replay, Array, Any]:
-    """An agent, and for all seeds its states, replays, keys and update."""
+def subject(
+    experiment: Experiment, spec: EnvSpec, seeds: int, rows: int = ROWS
+) -> tuple[Agent, Any, rb.Replay, Array, Any]:
+    """An agent, and for all seeds its states, replays of `rows` transitions, keys and update."""
     agent = make_agent(experiment, dataclasses.replace(spec, gamma=experiment.gamma))
     keys = jax.random.split(jax.random.key(0), seeds)
-    layout, count = rb.layout_of(spec), experiment.chunk if experiment.on_policy else ROWS
-    stored = {name: jnp.zeros((seeds, count, *c.shape), c.dtype) for name, c in layout.arrays().items()}
-    stored[rb.PACKED] = jnp.tanh(jax.random.normal(jax.random.key(1), (seeds, count, layout.width)))
+    layout, count = rb.layout_of(spec), experiment.chunk if experiment.on_policy else rows
+    shape, others = (seeds, count, layout.width), {k: c for k, c in layout.arrays().items() if k != rb.PACKED}
+    stored = {name: jnp.zeros((seeds, count, *c.shape), c.dtype) for name, c in others.items()}
+    # jitted, or bits, normals and their tanh would lie beside one another in memory
+    stored[rb.PACKED] = jax.jit(lambda key: jnp.tanh(jax.random.normal(key, shape)))(jax.random.key(1))
     replay = rb.holding(layout, stored, count, experiment.num_envs)
     axes = rb.seed_axes(layout, experiment.num_envs)
     return agent, jax.jit(jax.vmap(agent.init))(keys), replay, keys, jax.vmap(agent.update, in_axes=(0, axes, 0))
 
 
-def _repeated(update: Any, replay: rb.Replay, seeds: int, repeats: int) -> Callable[[Any, Array], Any]:
-    def updates(state: Any, key: Array) -> tuple[Any, Any]:
+def repeated(update: Any, seeds: int, repeats: int) -> Any:
+    """`repeats` updates of all seeds as one program, compiled as in training; its first argument, the states, is
+    donated. The replay is an argument, or it would become a constant of the program, of gigabytes where it is large."""
+
+    def updates(state: Any, replay: rb.Replay, key: Array) -> tuple[Any, Any]:
         def step(state: Any, key: Array) -> tuple[Any, Any]:
             return update(state, replay, jax.random.split(key, seeds))
 
         return jax.lax.scan(step, state, jax.random.split(key, repeats))
 
-    return updates
+    return jax.jit(updates, donate_argnums=0, compiler_options=concurrent_kernels())
 
 
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     started = time.perf_counter()
     result = jax.block_until_ready(work())
     return result, time.perf_counter() - started

@@ -1,15 +1,11 @@
 """Reports versions, devices and simulation speed of this machine, and known problems."""
 
-import os
-import subprocess
-import sys
-
-import jax
-
 from lsac.envs import rates
+from lsac.envs.rendering import INSTALL, working_backend
 from lsac.envs.sources import given
 from lsac.runs.experiment import versions
 from lsac.train import device_memory
+from lsac.train.devices import Devices, visible
 
 KNOWN_BAD = {"mujoco": ("4", "dm_control 1.0.50 cannot load its tasks with MuJoCo 4: install 'mujoco>=3.17,<4'")}
 
@@ -19,9 +15,10 @@ def diagnose(env_id: str, seconds: float) -> int:
     found = versions()
     print("versions: " + ", ".join(f"{name} {version}" for name, version in found.items()))
     problems = [text for name, (prefix, text) in KNOWN_BAD.items() if found[name].startswith(prefix + ".")]
-    for device in jax.devices():
+    for device in visible():
         free = device_memory.available(device)
         print(f"device: {device} ({device.device_kind}), {device_memory.size(free) if free else 'unknown memory'} free")
+    print(f"seeds: {spread()}")
     text = rendering()
     print(f"rendering: {text}")
     recipe = given(env_id).training.recipe
@@ -36,16 +33,16 @@ def diagnose(env_id: str, seconds: float) -> int:
     return 1 if problems else 0
 
 
+def spread() -> str:
+    """How runs of a few numbers of seeds are spread over the devices."""
+    count = len(visible())
+    if count == 1:
+        return "all of a run on this device"
+    examples = ", ".join(f"{seeds} on {len(Devices(seeds).used)}" for seeds in (1, 5, 10))
+    return f"those of a run are spread equally over devices: {examples}, a multiple of {count} on all {count}"
+
+
 def rendering() -> str:
     """The first MuJoCo back end that renders without a display."""
-    code = (
-        "import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody/></mujoco>');"
-        "r = mujoco.Renderer(m, 8, 8); r.update_scene(mujoco.MjData(m)); r.render()"
-    )
-    asked = os.environ.get("MUJOCO_GL")
-    for backend in [asked] if asked else ["egl", "osmesa"]:
-        environment = os.environ | {"MUJOCO_GL": backend}
-        child = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=120)
-        if child.returncode == 0:
-            return f"works with MUJOCO_GL={backend}"
-    return "no back end works (to render without a display, MuJoCo needs EGL: on Debian, install libegl1)"
+    backend = working_backend()
+    return f"works with MUJOCO_GL={backend}" if backend else f"no back end works ({INSTALL})"

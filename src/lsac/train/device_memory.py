@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from lsac.errors import MemoryRefused
+from lsac.train.devices import Devices
 
 
 def available(device: jax.Device) -> int | None:
@@ -43,12 +44,19 @@ def container_allows(group: Path = Path("/sys/fs/cgroup")) -> int | None:
     return None
 
 
-def require(needed: int, what: str, device: jax.Device, advice: str) -> str:
-    """Rejects a request for more than 80 % of the free memory; otherwise returns a sentence on the memory it takes."""
-    free = available(device)
-    if free is not None and needed > 0.8 * free:
-        raise MemoryRefused(f"{what} need {size(needed)}, but only {size(free)} are free on {device}: {advice}")
-    return f"{what} take {size(needed)}" + (f" of {size(free)} free" if free is not None else "")
+def seeds_sharing(devices: Devices) -> int:
+    """The number of a run's seeds that share one memory: those of one device, or all on CPUs, which have only one."""
+    return devices.seeds if devices.used[0].platform == "cpu" else devices.seeds_each
+
+
+def require(needed: int, what: str, devices: Devices, advice: str) -> str:
+    """Rejects a request for more than 80 % of the free memory of any device; otherwise returns a sentence on the memory
+    it takes."""
+    where = f"each of {devices}" if seeds_sharing(devices) < devices.seeds else str(devices)
+    known = [free for free in map(available, devices.used) if free is not None]
+    if known and needed > 0.8 * min(known):
+        raise MemoryRefused(f"{what} need {size(needed)}, but only {size(min(known))} are free on {where}: {advice}")
+    return f"{what} take {size(needed)}" + (f" of {size(min(known))} free" if known else "") + f", on {where}"
 
 
 def size(count: int) -> str:

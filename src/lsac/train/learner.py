@@ -10,6 +10,7 @@ import numpy as np
 from lsac import streams
 from lsac.collect import snapshot
 from lsac.replay import ring as rb
+from lsac.train.devices import Devices
 from lsac.train.refresh import Refresher, completed
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values
 
@@ -40,27 +41,32 @@ def learn_chunk(agent: Agent, updates: int) -> Callable[..., Learned]:
 
     `compiled_chunk` runs it for all seeds: jit(vmap(scan(update))).
     """
+    store = _store(agent)
 
     def learn(state: Any, replay: rb.Replay, chunk: rb.Stored, key: Key, first: Array) -> Learned:
-        state, replay = agent.observe(state, replay.layout.transitions(chunk)), rb.add(replay, chunk)
+        state, replay = store(state, replay, chunk)
 
-        def update(state: Any, count: Array) -> tuple[Any, Metrics]:
-            return agent.update(state, replay, jax.random.fold_in(key, count))
+        names: list[str] = []
+
+        def update(state: Any, count: Array) -> tuple[Any, Array]:
+            state, metrics = agent.update(state, replay, jax.random.fold_in(key, count))
+            names[:] = metrics
+            return state, jnp.stack(list(metrics.values()))  # one array: on a GPU, storing it is one kernel
 
         state, metrics = jax.lax.scan(update, state, first + jnp.arange(updates, dtype=jnp.int32))
-        means = jax.tree.map(lambda m: jnp.mean(m, axis=0), metrics)
+        means = dict(zip(names, jnp.mean(metrics, axis=0), strict=True))
         policy = snapshot.flatten(agent.policy(state))
-        numbers = jnp.concatenate([policy, jnp.stack(jax.tree.leaves(means))])
+        numbers = jnp.concatenate([policy, jnp.stack(list(means.values()))])
         return Learned(state, replay, policy, jnp.all(jnp.isfinite(numbers)), means)
 
     return learn
 
 
-def compiled_chunk(agent: Agent, updates: int, axes: rb.Replay) -> Any:
+def compiled_chunk(agent: Agent, updates: int, axes: rb.Replay, devices: Devices) -> Any:
     """The program that training repeats: one chunk of all seeds, with donated buffers."""
     result: Any = Learned
-    over_seeds = jax.vmap(learn_chunk(agent, updates), in_axes=(0, axes, 0, 0, None), out_axes=result(0, axes, 0, 0, 0))
-    return jax.jit(over_seeds, donate_argnums=(0, 1))
+    in_axes, out_axes = (0, axes, 0, 0, None), result(0, axes, 0, 0, 0)
+    return devices.over_seeds(learn_chunk(agent, updates), in_axes, out_axes, donate=(0, 1))
 
 
 class Sizes(NamedTuple):
@@ -81,25 +87,25 @@ class Learner:
 
     def __init__(self, agent: Agent, spec: EnvSpec, seeds: list[int], sizes: Sizes):
         layout = rb.layout_of(spec)
-        axes = rb.seed_axes(layout, sizes.stride)
+        self._axes = axes = rb.seed_axes(layout, sizes.stride)
+        self.devices = devices = Devices(len(seeds))
         self.updates = 0
         self.added = 0
         """transitions of each seed that were added to its replay so far"""
         self._sizes, self._observes = sizes, agent.observe is not Agent._field_defaults["observe"]
-        self._learn = compiled_chunk(agent, sizes.updates, axes)
-        self._store = jax.jit(jax.vmap(_store(agent), in_axes=(0, axes, 0), out_axes=(0, axes)), donate_argnums=(0, 1))
+        self._learn = compiled_chunk(agent, sizes.updates, axes, devices)
+        self._store = devices.over_seeds(_store(agent), (0, axes, 0), (0, axes), donate=(0, 1))
         self.refresher = Refresher(agent, layout, seeds, axes)
         self._critics: Any = None
         if agent.values is not None:
-            read = jax.vmap(_read_critics(agent.values))
-            self._critics = jax.jit(lambda state: jax.tree.map(jnp.copy, read(state)))
-        self._diagnostics = jax.jit(jax.vmap(agent.diagnostics)) if agent.diagnostics else None
-        self._snapshot = jax.jit(jax.vmap(lambda state: snapshot.flatten(agent.policy(state))))
-        self._keys = jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds])
+            self._critics = devices.over_seeds(_read_critics(agent.values))
+        self._diagnostics = devices.over_seeds(agent.diagnostics) if agent.diagnostics else None
+        self._snapshot = devices.over_seeds(lambda state: snapshot.flatten(agent.policy(state)))
+        self._keys = devices.put(jnp.stack([streams.root(seed, streams.LEARN) for seed in seeds]))
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
-        self.state = jax.jit(jax.vmap(agent.init))(init_keys)
+        self.state = devices.over_seeds(agent.init)(devices.put(init_keys))
         self._whole = jax.eval_shape(lambda: self.state)
-        self.replay = rb.make(layout, sizes.capacity, sizes.stride, len(seeds))
+        self.replay = devices.made(lambda: rb.make(layout, sizes.capacity, sizes.stride, len(seeds)), axes)
         self.policies: Array = self._snapshot(self.state)
         self.finite: Array = jnp.ones(len(seeds), bool)
 
@@ -113,7 +119,7 @@ class Learner:
 
     def store(self, chunk: rb.Stored) -> None:
         """Adds transitions [S, chunk, …] without making updates."""
-        self.state, self.replay = self._store(self.state, self.replay, jax.tree.map(jnp.asarray, chunk))
+        self.state, self.replay = self._store(self.state, self.replay, self.devices.put(chunk))
         self.added += self._sizes.chunk
         if self._observes:
             self.policies = self._snapshot(self.state)
@@ -123,7 +129,7 @@ class Learner:
         learned: Learned = self._learn(
             self.state,
             self.replay,
-            jax.tree.map(jnp.asarray, chunk),
+            self.devices.put(chunk),
             self._keys,
             jnp.asarray(self.updates, jnp.int32),
         )
@@ -156,15 +162,16 @@ class Learner:
 
     def restore(self, kept: Any, newest: rb.Stored, total: int, updates: int, generated_at: int) -> None:
         """Restores compact states, and the newest of the `total` transitions that were added so far."""
-        layout, sizes = self.replay.layout, self._sizes
-        self.replay = rb.holding(layout, rb.placed(layout, newest, total, sizes.capacity), total, sizes.stride)
+        layout, sizes, devices = self.replay.layout, self._sizes, self.devices
+        stored = devices.put(rb.placed(layout, newest, total, sizes.capacity))
+        self.replay = devices.put(rb.holding(layout, stored, total, sizes.stride), self._axes)
         self.start_from(kept, generated_at)
         self.updates, self.added = updates, total
         jax.block_until_ready(self.state)
 
     def start_from(self, kept: Any, generated_at: int) -> None:
         """Starts from the compact states of a checkpoint or a model; what they lack is generated again."""
-        first, self.state = self.state, jax.tree.map(jnp.asarray, kept)
+        first, self.state = self.state, self.devices.put(kept)
         self.refresher.generated_at = generated_at
         if generated_at:
             del first  # two synthetic buffers may not fit
@@ -173,16 +180,21 @@ class Learner:
             self.set_state(completed(self.state, first))
 
     def set_state(self, state: Any) -> None:
-        self.state = jax.tree.map(jnp.asarray, state)
+        self.state = state
         self.policies = self._snapshot(self.state)
 
 
 def _read_critics(values: Values) -> Callable[[Any], Critics]:
-    return lambda state: Critics(values.critics(state), values.entropy.alpha(state) if values.entropy else None)
+    def read(state: Any) -> Critics:
+        found = Critics(values.critics(state), values.entropy.alpha(state) if values.entropy else None)
+        return jax.tree.map(jnp.copy, found)
+
+    return read
 
 
 def _store(agent: Agent) -> Callable[..., tuple[Any, rb.Replay]]:
     def store(state: Any, replay: rb.Replay, chunk: rb.Stored) -> tuple[Any, rb.Replay]:
-        return agent.observe(state, replay.layout.transitions(chunk)), rb.add(replay, chunk)
+        state = agent.observe(state, replay.layout.transitions(chunk), chunk[rb.FIRST])
+        return state, rb.add(replay, chunk)
 
     return store
