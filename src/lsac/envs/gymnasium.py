@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lsac.envs.ids import first_line
+from lsac.envs.repeat import repeated
 from lsac.errors import EnvironmentFault, InputError
 from lsac.types import EnvSpec
 
@@ -58,7 +59,7 @@ class Spaces:
         """Maps actions [..., A] from [−1, 1] to the environment's action space."""
         low, high = self.action.low, self.action.high
         scaled = low + (action.reshape(action.shape[:-1] + self.action.shape) + 1.0) * self._half_range
-        return np.clip(scaled, low, high).astype(low.dtype)
+        return np.minimum(np.maximum(scaled, low), high).astype(low.dtype)  # np.clip takes three times as long
 
     def flat(self, obs: Any) -> np.ndarray:
         """An observation as one float32 vector: always a copy, because some environments reuse their buffer."""
@@ -79,15 +80,18 @@ class Spaces:
 class Simulator:
     """One environment, whose observations and actions are vectors."""
 
-    def __init__(self, env: gym.Env):
+    def __init__(self, env: gym.Env, action_repeat: int = 1):
         self.env, self.spaces = env, Spaces(env)
+        self._repeated = repeated(env, action_repeat)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         obs, _ = self.env.reset(seed=seed)
         return self.spaces.flat(obs)
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        obs, reward, terminated, truncated, _ = self.env.step(self.spaces.scaled(action))
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, int]:
+        """One decision: observation, reward, terminated, truncated, and the number of environment steps that it took,
+        which is less than the action repeat at the end of some episodes."""
+        obs, reward, terminated, truncated, info = self._repeated.step(self.spaces.scaled(action))
         try:
             if isinstance(reward, np.ndarray) and reward.ndim:
                 raise TypeError
@@ -97,7 +101,8 @@ class Simulator:
         if not (_is_flag(terminated) and _is_flag(truncated)):
             flags = f"{_short(terminated)} and {_short(truncated)}"
             raise EnvironmentFault(f"the terminated and truncated flags are {flags}, not booleans")
-        return self.spaces.flat(obs), reward, bool(terminated), bool(truncated)
+        steps = 1 if self._repeated is self.env else info["repeated"]
+        return self.spaces.flat(obs), reward, bool(terminated), bool(truncated), steps
 
     def close(self) -> None:
         self.env.close()

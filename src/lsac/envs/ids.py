@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-import lsac.envs.probes  # noqa: F401  (registers the probe environments)
+import lsac.envs.mazes
+import lsac.envs.probes  # noqa: F401  (like the mazes, they are registered when their module is imported)
+from lsac.envs import dm_control
 from lsac.errors import InputError, own_traceback
 
 
@@ -24,7 +26,7 @@ class Package(NamedTuple):
 
 
 PACKAGES = (
-    Package("dm_control/", "shimmy", "'shimmy[dm-control]'"),
+    Package("dm_control/", "shimmy", "'shimmy[dm-control]'"),  # what is not in the suite
     Package("bsuite/", "shimmy", "'shimmy[bsuite]'"),
     Package("ALE/", "ale_py", "ale-py"),
     Package("(Fetch|Hand|Adroit|PointMaze|AntMaze|Franka)", "gymnasium_robotics", "gymnasium-robotics"),
@@ -35,6 +37,9 @@ PACKAGES = (
 )
 """Well-known packages, for the sentence that rejects an id of theirs."""
 
+OWN = dm_control.specs()
+"""Environments of this package that are not in Gymnasium's registry."""
+
 
 def find(env_id: str) -> gym.envs.registration.EnvSpec:
     """The registered spec of an id, or an error that says what to do; `module:Env-v0` imports the module."""
@@ -43,6 +48,8 @@ def find(env_id: str) -> gym.envs.registration.EnvSpec:
         import_module(module, f"--env {env_id}: module {module}")
     else:
         module, name = "", env_id
+        if name in OWN:
+            return OWN[name]
     try:
         return gym.spec(name)
     except gym.error.Error as error:
@@ -52,6 +59,9 @@ def find(env_id: str) -> gym.envs.registration.EnvSpec:
 
 def _hint(env_id: str, module: str) -> str:
     """`module` is the one that the user named, or empty."""
+    own = difflib.get_close_matches(env_id, OWN, n=1, cutoff=0.8)
+    if own and not module:
+        return f"; did you mean {own[0]}?"
     for package in PACKAGES:
         if not module and re.match(package.ids, env_id):
             install = "" if _can_be_found(package.module) else f"install it with: pip install {package.pip}, and "
@@ -91,6 +101,8 @@ def build(spec: gym.envs.registration.EnvSpec) -> gym.Env:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if isinstance(error, TypeError) and unknown and unknown[1] in spec.kwargs:
             raise InputError(f"--env-args {unknown[1]}: {spec.id} has no argument of this name") from None
+        if isinstance(error, InputError):  # about an argument of an environment of this package
+            raise InputError(f"--env-args {error}") from None
         failure = InputError(f"--env {spec.id}: could not be created: {first_line(error)}")
         if not isinstance(error, gym.error.DependencyNotInstalled):
             failure.detail = own_traceback(error)

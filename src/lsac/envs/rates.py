@@ -132,7 +132,7 @@ def rate(simulator: Simulator, seconds: float) -> float:
     simulator.reset(0)
     started, steps = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
-        _, _, terminated, truncated = simulator.step(rng.uniform(-1, 1, simulator.spaces.action_dim))
+        _, _, terminated, truncated, _ = simulator.step(rng.uniform(-1, 1, simulator.spaces.action_dim))
         steps += 1
         if terminated or truncated:
             simulator.reset()

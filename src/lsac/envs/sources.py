@@ -284,7 +284,7 @@ def _call(factory: Make, option: str) -> gym.Env:
 def _description(env: gym.Env) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     """Arguments and wrappers with which the id of an environment creates it again, and whether they are complete."""
     spec = env.spec
-    registered = gym.registry.get(spec.id) if spec else None
+    registered = ids.OWN.get(spec.id) or gym.registry.get(spec.id) if spec else None
     if spec is None or registered is None or spec.entry_point != registered.entry_point:
         return (), (), False
     common = len(registered.additional_wrappers)
