@@ -9,21 +9,23 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 
+from lsac.analysis.colours import Style, styles
 from lsac.analysis.load import Curve, Run
-from lsac.analysis.stats import BANDS, band
+from lsac.analysis.reference import bounds_of, task_of
+from lsac.analysis.stats import BANDS, FEW_SEEDS, band, centre, smooth
 
-COLOURS: tuple[str, ...] = ("#2458a6", "#c8501e", "#2e7d4f", "#7a4fa3", "#8a6d1b", "#b03060", "#3a8fa8", "#555555")
-COLOURS += ("#e0a000", "#7fb800", "#d17fc4", "#00c2a8")
 STYLE: dict[Any, Any] = {
     **{"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 8, "legend.fontsize": 8, "axes.linewidth": 0.6},
     **{"pdf.fonttype": 42, "svg.hashsalt": "lsac"},  # TrueType, as publishers demand; equal data, equal file
 }
 FORMATS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 """Formats of figures, with the metadata that would differ from day to day."""
+DPI = 200
 WIDTHS: dict[int, float] = {1: 3.4, 2: 7.0}
 """Inches of one and of two columns of a paper."""
 FEW_LINES = 15
@@ -31,6 +33,8 @@ FEW_LINES = 15
 REACH = 0.2
 """Bands may exceed the data by this share of its range; what is beyond is cut off."""
 CUT_OFF, FIRST_UPDATE, SINGLE_SEEDS = "band cut off at the axis limits", "dotted: first update", "thin: single seeds"
+TOO_NARROW = f"with fewer than {FEW_SEEDS} seeds, a bootstrap interval is narrower than the data allow"
+ANYTHING = (-math.inf, math.inf)
 
 
 class Look(NamedTuple):
@@ -38,7 +42,9 @@ class Look(NamedTuple):
 
     band: str = "t"
     columns: int = 2
-    formats: tuple[str, ...] = ("png",)
+    formats: tuple[str, ...] = ("png", "svg")
+    smooth: bool = False
+    """smooth returns over the window of the task's suite"""
 
 
 class Line(NamedTuple):
@@ -46,13 +52,52 @@ class Line(NamedTuple):
 
     run: Run
     label: str
-    colour: str
+    style: Style
+
+    @property
+    def env(self) -> str:
+        return self.run.experiment.env
 
 
 def lines_of(runs: list[Run], labels: list[str]) -> list[Line]:
-    """Runs with their labels and colours; what has the same label on several environments has the same colour."""
-    order = {name: i for i, name in enumerate(dict.fromkeys(labels))}
-    return [Line(run, name, COLOURS[order[name] % len(COLOURS)]) for run, name in zip(runs, labels, strict=True)]
+    """Runs with their labels and styles; what has the same label on several environments has the same style."""
+    found = styles([(name, run.algorithm, run.experiment.env) for name, run in zip(labels, runs, strict=True)])
+    return [Line(run, name, found[name]) for run, name in zip(runs, labels, strict=True)]
+
+
+def by_env(lines: list[Line]) -> dict[str, list[Line]]:
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(line.env, []).append(line)
+    return groups
+
+
+def returns_of(line: Line, smoothed: bool) -> tuple[str, Curve]:
+    """The returns that are drawn, with their name."""
+    title, curve = line.run.returns()
+    if smoothed:
+        curve = curve._replace(values=smooth(curve.values, task_of(line.env).window))
+    return title, curve
+
+
+class Centre(NamedTuple):
+    """The curve of a run over its seeds, and the limits of its band."""
+
+    middle: np.ndarray
+    limits: tuple[np.ndarray, np.ndarray] | None
+
+
+def centre_of(values: np.ndarray, kind: str, bounds: tuple[float, float] = ANYTHING, log: bool = False) -> Centre:
+    """Curve and band of values [S, T]. With `log`, those of the logarithms: a band around the mean itself would reach
+    below 0. The band ends at `bounds`, beyond which there are no values, unless there are."""
+    if log:
+        middle, limits = centre_of(np.log(values), kind)
+        return Centre(np.exp(middle), (np.exp(limits[0]), np.exp(limits[1])) if limits else None)
+    if values.size and (values.min() < bounds[0] or values.max() > bounds[1]):  # a wrapper may change rewards
+        bounds = ANYTHING
+    found = band(values, kind)
+    clipped = (np.clip(found[0], *bounds), np.clip(found[1], *bounds)) if found else None
+    return Centre(centre(values, kind), clipped)
 
 
 # one panel
@@ -65,23 +110,30 @@ class Drawn(NamedTuple):
     band: tuple[float, float]
 
 
-def draw(
-    axes: Axes, curve: Curve, line: Line, kind: str, each_seed: bool, style: str = "-", log: bool = False
-) -> Drawn:
-    """Draws the mean and its band and, if wanted, every seed. With `log`, those of the logarithms: a band around the
-    mean itself would reach below 0."""
-    steps, values = curve.steps, np.log(curve.values) if log else curve.values
-    found = [values.mean(axis=0), *(band(values, kind) or ())]
-    mean, *limits = [np.exp(x) for x in found] if log else found
-    marker = "o" if len(steps) == 1 else ""  # a line of one point cannot be seen
-    colour = line.colour
-    if each_seed and len(values) > 1:
-        axes.plot(steps, curve.values.T, style, marker=marker, ms=2, color=colour, alpha=0.3, linewidth=0.6)
+class Drawing(NamedTuple):
+    """How the curves of one panel are drawn."""
+
+    kind: str
+    each_seed: bool
+    bounds: tuple[float, float] = ANYTHING
+    log: bool = False
+
+
+def draw(axes: Axes, curve: Curve, line: Line, how: Drawing, dashes: str = "-") -> Drawn:
+    """Draws the middle and its band and, if wanted, every seed."""
+    steps = curve.steps
+    middle, limits = centre_of(curve.values, how.kind, how.bounds, how.log)
+    alone = len(steps) == 1  # a line of one point cannot be seen
+    colour = line.style.colour
+    if how.each_seed and len(curve.values) > 1:
+        marker = "o" if alone else ""
+        axes.plot(steps, curve.values.T, dashes, marker=marker, ms=2, color=colour, alpha=0.3, linewidth=0.6)
     if limits:
-        width = 2 if marker else 0
-        axes.fill_between(steps, *limits, color=colour, alpha=0.15 if each_seed else 0.1, linewidth=width)
-    axes.plot(steps, mean, style, marker=marker, ms=4, color=colour, linewidth=1.5)
-    data = _ends(curve.values if each_seed else mean)
+        axes.fill_between(steps, *limits, color=colour, alpha=0.15 if how.each_seed else 0.1, linewidth=2 * alone)
+    marker = "o" if alone else line.style.marker
+    every = max(1, len(steps) // 8)
+    axes.plot(steps, middle, dashes, marker=marker, ms=4, markevery=every, color=colour, linewidth=1.5)
+    data = _ends(curve.values if how.each_seed else middle)
     return Drawn(data, _ends(np.stack(limits)) if limits else data)
 
 
@@ -131,7 +183,7 @@ def mark_updates(axes: Axes, lines: list[Line], last_step: int) -> bool:
     for line in lines:
         step = line.run.first_update() or 0
         if 0.01 * last_step < step < last_step:
-            colours.setdefault(step, []).append(line.colour)
+            colours.setdefault(step, []).append(line.style.colour)
     for step, found in colours.items():
         colour = found[0] if len(colours) > 1 and len(found) == 1 else "#444444"
         axes.axvline(step, color=colour, linestyle=":", linewidth=1)
@@ -140,13 +192,16 @@ def mark_updates(axes: Axes, lines: list[Line], last_step: int) -> bool:
 
 def _panel(axes: Axes, lines: list[Line], look: Look) -> set[str]:
     """Draws the returns on one environment; returns what the caption has to say of it."""
-    returns = [line.run.returns() for line in lines]
+    returns = [returns_of(line, look.smooth) for line in lines]
     last, each_seed = max(curve.steps[-1] for _, curve in returns), shows_seeds(lines)
-    drawn = [draw(axes, curve, line, look.band, each_seed) for line, (_, curve) in zip(lines, returns, strict=True)]
+    env, task = lines[0].env, task_of(lines[0].env)
+    how = Drawing(look.band, each_seed, bounds_of(env))
+    drawn = [draw(axes, curve, line, how) for line, (_, curve) in zip(lines, returns, strict=True)]
     said = {CUT_OFF} if fit(axes, drawn) else set()
     if each_seed and any(len(line.run.seeds) > 1 for line in lines):
         said.add(SINGLE_SEEDS)
-    env = lines[0].run.experiment.env
+    if look.smooth:
+        said.add(f"mean over {task.window} points")
     finish_axes(axes, env, last)
     titles = {title for title, _ in returns}
     axes.set_ylabel(titles.pop() if len(titles) == 1 else "return")
@@ -165,7 +220,7 @@ def shows_seeds(lines: list[Line]) -> bool:
 
 def draw_curves(lines: list[Line], path: Path, look: Look) -> list[Path]:
     """Learning curves, a panel for each environment; `path` has no suffix."""
-    envs = list(dict.fromkeys(line.run.experiment.env for line in lines))
+    envs = by_env(lines)
     width = WIDTHS[look.columns]
     across = 1 if look.columns == 1 else {4: 2}.get(len(envs), min(len(envs), 3))
     down = -(-len(envs) // across)
@@ -173,8 +228,7 @@ def draw_curves(lines: list[Line], path: Path, look: Look) -> list[Path]:
         height = down * (2.2 if look.columns == 1 else 3.6 if across == 1 else 2.1)
         figure = Figure(figsize=(width, height), layout="constrained")
         said: set[str] = set()
-        for i, env in enumerate(envs):
-            here = [line for line in lines if line.run.experiment.env == env]
+        for i, here in enumerate(envs.values()):
             said |= _panel(figure.add_subplot(down, across, i + 1), here, look)
         return finish(figure, lines, path, look, said)
 
@@ -183,7 +237,10 @@ def finish(figure: Figure, lines: list[Line], path: Path, look: Look, said: set[
     """Adds the legend and the caption, which make the figure higher, and saves it in all formats."""
     seeds = {len(line.run.seeds) for line in lines}
     count = "n seeds" if len(seeds) > 1 else f"n = {max(seeds)} seeds"
-    words = ["1 seed"] if seeds == {1} else [", ".join(x for x in ("mean", BANDS[look.band], count) if x)]
+    middle = "median" if look.band == "median" else "mean"
+    words = ["1 seed"] if seeds == {1} else [", ".join(x for x in (middle, BANDS[look.band], count) if x)]
+    if look.band in ("bootstrap", "median") and any(1 < number < FEW_SEEDS for number in seeds):
+        said = said | {TOO_NARROW}
     text = textwrap.wrap("; ".join([*words, *sorted(said)]), int(figure.get_figwidth() * 20))
     rows = _legend(figure, lines, title) + bool(title)
     figure.set_figheight(figure.get_figheight() + 0.17 * rows + 0.14 * len(text))
@@ -199,7 +256,8 @@ def _legend(figure: Figure, lines: list[Line], title: str) -> int:
     mixed = len({len(line.run.seeds) for line in lines}) > 1
     letters = int(figure.get_figwidth() * 14)
     texts = [textwrap.fill(_text(name, same, mixed), letters - 7) for name, same in entries.items()]
-    handles = [Line2D([], [], color=same[0].colour, linewidth=1.5) for same in entries.values()]
+    looks = [same[0].style for same in entries.values()]
+    handles = [Line2D([], [], color=x.colour, marker=x.marker, ms=4, linewidth=1.5) for x in looks]
     columns = max(1, min(len(texts), letters // (max(map(len, texts)) + 7)))
     style = {"frameon": False, "ncols": columns, "handlelength": 1.5, "alignment": "left", "title_fontsize": 9}
     figure.legend(handles, [plain(text) for text in texts], loc="outside upper left", title=title or None, **style)
@@ -226,6 +284,32 @@ def save(figure: Figure, path: Path, formats: tuple[str, ...]) -> list[Path]:
     written = [path.with_name(f"{path.name}.{format}") for format in formats]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a folder's name may have any letter
+        _lay_out(figure)
         for file, format in zip(written, formats, strict=True):
-            figure.savefig(file, dpi=200, metadata=FORMATS[format])
+            figure.set_dpi(DPI)
+            canvas = _canvas(format)(figure)
+            getattr(canvas, f"print_{format}")(file, metadata=FORMATS[format])
     return written
+
+
+def _lay_out(figure: Figure) -> None:
+    """Lays out the figure once for all formats: `savefig` would do so for each, and draw it once more, which takes
+    longer than all the rest of a report."""
+    figure.set_dpi(DPI)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        FigureCanvasAgg(figure)
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+
+
+def _canvas(format: str) -> type[Any]:
+    if format == "png":
+        return FigureCanvasAgg
+    if format == "svg":
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+        return FigureCanvasSVG
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    return FigureCanvasPdf

@@ -24,9 +24,10 @@ def published(algorithm: str) -> str:
     return PUBLISHED.get(algorithm, algorithm.upper())
 
 
-def label(runs: list[Run]) -> list[str]:
-    """A name for each run: its algorithm; where that occurs several times on one environment, with its folder."""
-    names = [published(run.algorithm) for run in runs]
+def label(runs: list[Run], given: list[str | None] | None = None) -> list[str]:
+    """A name for each run: the one that is given, or its algorithm; where that occurs several times on one environment,
+    with its folder."""
+    names = [name or published(run.algorithm) for run, name in zip(runs, given or [None] * len(runs), strict=True)]
     counts = Counter(_on_environments(runs, names))
     alike = [counts[key] > 1 for key in _on_environments(runs, names)]
     # as many parts of the path as tell them apart

@@ -1,29 +1,82 @@
-"""The report of runs: learning curves, diagnostics and tables."""
+"""The report of runs: learning curves, diagnostics, comparisons, tables, and the page that shows them."""
 
+import csv
 from pathlib import Path
+from typing import NamedTuple
 
+from lsac.analysis import comparison, results
+from lsac.analysis.comparison_figures import draw_comparison
 from lsac.analysis.diagnostics import draw_diagnostics
-from lsac.analysis.figures import Look, draw_curves, lines_of
+from lsac.analysis.figures import Line, Look, by_env, draw_curves, lines_of
 from lsac.analysis.load import Run
 from lsac.analysis.names import file_names, label
+from lsac.analysis.page.document import Content, write_page
+from lsac.analysis.reference import Reference, references
 from lsac.analysis.tables import write_tables
+
+EVALUATIONS = "evaluations.csv"
+
+
+class Going(NamedTuple):
+    """A report of runs that have not finished: its figures can wait, its page is renewed."""
+
+    reload: int
+    """seconds until the page loads itself again"""
+    state: str
+    """a sentence on the runs"""
 
 
 def curve_of_run(run: Run, path: Path) -> Path:
     """Draws the learning curve of one run as PNG."""
-    (written,) = draw_curves(lines_of([run], label([run])), path.with_suffix(""), Look())
+    (written,) = draw_curves(lines_of([run], label([run])), path.with_suffix(""), Look(formats=("png",)))
     return written
 
 
-def write_report(runs: list[Run], labels: list[str], out: Path, look: Look) -> list[Path]:
-    """Writes curves and diagnostics per environment, one figure with the curves of all, and the tables."""
+def write_report(
+    runs: list[Run],
+    labels: list[str],
+    out: Path,
+    look: Look,
+    known: list[Reference] | None = None,
+    going: Going | None = None,
+) -> list[Path]:
+    """Writes the figures of each environment and of all, the tables, the evaluations of every seed, and the page."""
+    for run in runs:
+        run.returns()  # says so if there are none, before anything is written
     lines = lines_of(runs, labels)
-    names = file_names([run.experiment.env for run in runs])
+    compared = comparison.compare(lines, references() if known is None else known)
+    optional = (results.published_numbers(lines), results.ablations(lines))
+    tables = [results.returns(lines), *comparison.tables_of(compared), *(table for table in optional if table)]
+    tables += [results.efficiency(lines), results.provenance(lines)]
+    content = Content(lines, compared, tables, look, *(going or ()))
+    written = [write_page(content, out / "index.html")]
+    written += [] if going else draw_figures(lines, compared, out, look)
+    return [*written, *write_tables(tables, out), _write_evaluations(lines, out / EVALUATIONS)]
+
+
+def draw_figures(lines: list[Line], compared: list[comparison.Comparison], out: Path, look: Look) -> list[Path]:
     written = []
-    for env, name in names.items():
-        here = [line for line in lines if line.run.experiment.env == env]
-        written += draw_curves(here, out / name, look)
-        written += draw_diagnostics(here, out / f"{name}-diagnostics", look)
-    if len(names) > 1:
+    envs = by_env(lines)
+    names = file_names(list(envs))
+    for env, here in envs.items():
+        written += draw_curves(here, out / names[env], look)
+        written += draw_diagnostics(here, out / f"{names[env]}-diagnostics", look)
+    if len(envs) > 1:
         written += draw_curves(lines, out / "curves", look)
-    return written + write_tables(lines, out / "table")
+    for each in compared:
+        written += draw_comparison(each, out, file_names([each.suite.lower()])[each.suite.lower()], look)
+    return written
+
+
+def _write_evaluations(lines: list[Line], path: Path) -> Path:
+    """Every evaluation of every seed, one per row."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("label", "env", "seed", "step", "seconds", "mean_reward"))
+        for line in lines:
+            curve = line.run.evaluations()
+            for i, seed in enumerate(line.run.seeds):
+                head = (line.label, line.env, seed)
+                columns = zip(curve.steps.tolist(), curve.seconds[i].tolist(), curve.values[i].tolist(), strict=True)
+                writer.writerows((*head, step, f"{seconds:.8g}", f"{value:.8g}") for step, seconds, value in columns)
+    return path

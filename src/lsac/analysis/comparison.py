@@ -1,0 +1,201 @@
+"""Comparison of labels across the tasks of a suite."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from lsac.analysis.aggregate import AGGREGATES, Interval, aggregate, improvement, profile
+from lsac.analysis.colours import Style
+from lsac.analysis.figures import Line
+from lsac.analysis.reference import Reference, reference_of, task_of
+from lsac.analysis.stats import FEW_SEEDS, final
+from lsac.analysis.tables import Shown, Table, Value
+
+POINTS = 101
+"""Thresholds of a performance profile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One label: its normalised scores [S] on each task."""
+
+    label: str
+    style: Style
+    scores: list[np.ndarray]
+
+    @cached_property
+    def aggregates(self) -> dict[str, Interval]:
+        return aggregate(self.scores)
+
+    @property
+    def few(self) -> bool:
+        return any(len(x) < FEW_SEEDS for x in self.scores)
+
+
+class Improvement(NamedTuple):
+    """The probability that a run of `ours` scores more than one of `theirs`, with its interval."""
+
+    ours: Compared
+    theirs: Compared
+    chance: Interval
+
+
+class Profile(NamedTuple):
+    """The share of a label's runs above each threshold, and the limits of its interval."""
+
+    compared: Compared
+    share: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Labels on the tasks of a suite that all of them have been evaluated on."""
+
+    suite: str
+    references: list[Reference]
+    envs: list[str]
+    labels: list[Compared]
+    uneven: bool
+    """whether runs on one task end at different steps"""
+    left_out: list[str]
+    """environments that are not compared, each with its reason"""
+
+    @property
+    def words(self) -> str:
+        """What the scores are, for the note of a table or a figure."""
+        groups: dict[str, list[str]] = {}
+        for env, each in zip(self.envs, self.references, strict=True):
+            groups.setdefault(each.meaning, []).append(f"{env} {each.low:g} and {each.high:g}")
+        known = "; ".join(f"{', '.join(envs)} ({meaning})" for meaning, envs in groups.items())
+        parts = [f"Final evaluation scores on {len(self.envs)} tasks. The scores 0 and 1 are these returns: {known}."]
+        parts.append("95 % stratified bootstrap intervals: seeds are resampled within each task.")
+        if any(compared.few for compared in self.labels):
+            parts.append(f"† fewer than {FEW_SEEDS} seeds on a task: the interval is narrower than the data allow.")
+        if self.uneven:
+            parts.append("Runs on a task end at different steps.")
+        if self.left_out:
+            parts.append(f"Left out: {'; '.join(self.left_out)}.")
+        return " ".join(parts)
+
+    @cached_property
+    def improvements(self) -> list[Improvement]:
+        """Every label over every other."""
+        pairs = [(x, y) for x in self.labels for y in self.labels if x is not y]
+        return [Improvement(x, y, improvement(x.scores, y.scores)) for x, y in pairs]
+
+    @cached_property
+    def profiles(self) -> list[Profile]:
+        return [Profile(x, *profile(x.scores, self.thresholds)) for x in self.labels]
+
+    @cached_property
+    def thresholds(self) -> np.ndarray:
+        """From 0, or the lowest score, to the highest."""
+        scores = np.concatenate([x for compared in self.labels for x in compared.scores])
+        return np.linspace(min(0.0, float(scores.min())), max(1.0, float(scores.max())), POINTS)
+
+
+def compare(lines: list[Line], known: list[Reference]) -> list[Comparison]:
+    """A comparison for each suite with at least two tasks that have a reference and that all of its labels share."""
+    suites: dict[str, list[Line]] = {}
+    for line in lines:
+        suites.setdefault(task_of(line.env).suite, []).append(line)
+    found = [_comparison(suite, here, known) for suite, here in suites.items()]
+    return [each for each in found if len(each.envs) > 1]
+
+
+def _comparison(suite: str, lines: list[Line], known: list[Reference]) -> Comparison:
+    table = {(line.label, line.env): line for line in lines if len(line.run.evaluations().steps)}
+    labels = list(dict.fromkeys(label for label, _ in table))
+    envs, used, left_out = [], [], []
+    for env in dict.fromkeys(line.env for line in lines):
+        reference = reference_of(env, known)
+        if reference is None:
+            left_out.append(f"{env}, which has no reference scores")
+        elif missing := [label for label in labels if (label, env) not in table]:
+            left_out.append(f"{env}, not evaluated for {', '.join(missing)}")
+        elif labels:
+            envs.append(env)
+            used.append(reference)
+    compared = [
+        Compared(
+            label, table[label, envs[0]].style, [_scores(table[label, e], r) for e, r in zip(envs, used, strict=True)]
+        )
+        for label in (labels if envs else [])
+    ]
+    ends = [{int(table[label, env].run.evaluations().steps[-1]) for label in labels} for env in envs]
+    return Comparison(suite, used, envs, compared, any(len(steps) > 1 for steps in ends), left_out)
+
+
+def _scores(line: Line, reference: Reference) -> np.ndarray:
+    returns = final(line.run.evaluations().values)
+    return (returns - reference.low) / (reference.high - reference.low)
+
+
+# tables
+
+
+def tables_of(comparisons: list[Comparison]) -> list[Table]:
+    if not comparisons:
+        return []
+    several = any(len(each.labels) > 1 for each in comparisons)
+    return [_aggregates(comparisons), *([_improvements(comparisons)] if several else [])]
+
+
+def _aggregates(comparisons: list[Comparison]) -> Table:
+    names = {name: name.replace(" ", "_").lower() for name in AGGREGATES}
+    limits = {name: (key, f"{key}_low95", f"{key}_high95") for name, key in names.items()}
+    rows: list[dict[str, Value]] = []
+    for each in comparisons:
+        for compared in each.labels:
+            counts = [len(x) for x in compared.scores]
+            row: dict[str, Value] = {"suite": each.suite, "label": compared.label, "tasks": len(each.envs)}
+            row["seeds"] = _range(counts)
+            row["few_seeds"] = "†" if compared.few else ""
+            for name, values in compared.aggregates.items():
+                row |= dict(zip(limits[name], values, strict=True))
+            rows.append(row)
+    columns = (
+        "suite",
+        "label",
+        "tasks",
+        "seeds",
+        "few_seeds",
+        *(column for each in limits.values() for column in each),
+    )
+    shown = [Shown(name, columns) for name, columns in limits.items()]
+    head = [Shown(name, (name,)) for name in ("suite", "label", "tasks", "seeds")]
+    return Table(
+        "across-tasks", "Aggregates", _note(comparisons), columns, rows, (*head, Shown("", ("few_seeds",)), *shown)
+    )
+
+
+def _improvements(comparisons: list[Comparison]) -> Table:
+    columns = ("suite", "label", "over", "probability", "probability_low95", "probability_high95", "few_seeds")
+    rows: list[dict[str, Value]] = []
+    for each in comparisons:
+        for ours, theirs, chance in each.improvements:
+            few = "†" if ours.few or theirs.few else ""
+            rows.append(dict(zip(columns, (each.suite, ours.label, theirs.label, *chance, few), strict=True)))
+    shown = [Shown(name, (name,)) for name in ("suite", "label", "over")]
+    probability = Shown("probability of improvement", columns[3:6])
+    note = (
+        "The probability that a run of the label scores more than one of the other on the same task; ties count half. "
+        "Mean over tasks [95 % stratified bootstrap interval]; scores are those of the aggregates. "
+        f"† fewer than {FEW_SEEDS} seeds: the interval is narrower than the data allow."
+    )
+    table = (*shown, probability, Shown("", ("few_seeds",)))
+    return Table("improvement", "Probability of improvement", note, columns, rows, table)
+
+
+def _note(comparisons: list[Comparison]) -> str:
+    if len(comparisons) == 1:
+        return comparisons[0].words
+    return " ".join(f"{each.suite}: {each.words}" for each in comparisons)
+
+
+def _range(counts: list[int]) -> str:
+    return str(counts[0]) if len({*counts}) == 1 else f"{min(counts)} to {max(counts)}"

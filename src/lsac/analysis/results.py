@@ -1,0 +1,309 @@
+"""The tables of a report: returns, published numbers, ablations, efficiency, and how each number was made."""
+
+import dataclasses
+import json
+import math
+import shlex
+from typing import Any
+
+import numpy as np
+
+from lsac.analysis.aggregate import improvement
+from lsac.analysis.figures import Line, by_env
+from lsac.analysis.load import Run
+from lsac.analysis.names import published
+from lsac.analysis.reference import MUJOCO, paper_costs, paper_return, public_curves, task_of
+from lsac.analysis.stats import FEW_SEEDS, LAST, LEVEL, final, interval, max_of_mean, mean_of_max
+from lsac.analysis.tables import Shown, Table, Value
+
+Names = tuple[str, ...]
+NAN = math.nan
+NOTHING = (NAN, NAN, NAN)
+
+
+def _limits(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_low90", f"{name}_high90"
+
+
+def _one_each(headings: Names, columns: Names) -> tuple[Shown, ...]:
+    """Columns for people that are those of the CSV file under other headings."""
+    return tuple(Shown(heading, (name,)) for heading, name in zip(headings, columns, strict=True))
+
+
+# returns
+
+FINAL, LAST_ONE, MAX_OF_MEAN, MEAN_OF_MAX, ROLLOUT = map(
+    _limits, ("eval_final", "eval_last", "eval_max_of_mean", "eval_mean_of_max", "rollout_last")
+)
+COLUMNS: Names = ("run", "label", "algorithm", "env", "seeds", "eval_step", "eval_points", *FINAL, *LAST_ONE)
+COLUMNS += (*MAX_OF_MEAN, "eval_max_step", "eval_window", *MEAN_OF_MAX, "rollout_step", *ROLLOUT, "steps_per_second")
+
+
+def returns(lines: list[Line]) -> Table:
+    """One row per curve. Evaluations and training episodes have columns of their own."""
+    rows = [_returns_row(line) for here in by_env(lines).values() for line in here]
+    shown = (
+        *(
+            Shown(heading, (name,))
+            for heading, name in (("environment", "env"), ("label", "label"), ("seeds", "seeds"))
+        ),
+        Shown("steps", ("eval_step",)),
+        Shown("final", FINAL),
+        Shown("last", LAST_ONE),
+        Shown("maximum of the mean", MAX_OF_MEAN),
+        Shown("mean of the maxima", MEAN_OF_MAX),
+        Shown("training episodes", ROLLOUT),
+    )
+    note = (
+        f"Mean [90 % t-interval over seeds] of returns. Final: mean of a seed's last {LAST} evaluations, or of all if "
+        "there are fewer; last: the last evaluation; maximum of the mean over seeds after a centred window of 11 "
+        "evaluations (DeepMind Control: 20); mean of every seed's best evaluation; training episodes: the last 100, "
+        "with exploration."
+    )
+    return Table("table", "Returns", note, COLUMNS, rows, shown)
+
+
+def _returns_row(line: Line) -> dict[str, Value]:
+    run, window = line.run, task_of(line.env).window
+    evaluations, episodes = run.evaluations(), run.episodes()
+    row: dict[str, Value] = {"run": run.where, "label": line.label, "algorithm": run.algorithm, "env": line.env}
+    row |= {"seeds": len(run.seeds), "eval_step": "", "eval_points": len(evaluations.steps), "eval_window": window}
+    row |= {"eval_max_step": "", "rollout_step": "", "steps_per_second": speed(run)}
+    found = dict.fromkeys((FINAL, LAST_ONE, MAX_OF_MEAN, MEAN_OF_MAX, ROLLOUT), NOTHING)
+    if len(evaluations.steps):
+        values = evaluations.values
+        best, highest = max_of_mean(values, window)
+        found[FINAL], found[LAST_ONE] = interval(final(values), LEVEL), interval(values[:, -1], LEVEL)
+        found[MAX_OF_MEAN], found[MEAN_OF_MAX] = highest, mean_of_max(values)
+        row |= {"eval_step": int(evaluations.steps[-1]), "eval_max_step": int(evaluations.steps[best])}
+    if len(episodes.steps):
+        found[ROLLOUT] = interval(episodes.values[:, -1], LEVEL)
+        row["rollout_step"] = int(episodes.steps[-1])
+    for names, numbers in found.items():
+        row |= dict(zip(names, numbers, strict=True))
+    return row
+
+
+def speed(run: Run) -> float:
+    """Environment steps per second, all seeds together: the median over lines, without the first and its start."""
+    fps = run.curve("time/fps").values[:, 1:]
+    return float(np.median(fps)) if fps.size else NAN
+
+
+# published numbers
+
+
+def published_numbers(lines: list[Line]) -> Table | None:
+    """Ours beside the paper and the best public run, each with its data budget."""
+    columns: Names = (
+        "env",
+        "label",
+        "final",
+        "max_of_mean",
+        "steps",
+        "paper",
+        "paper_interval90",
+        "paper_task",
+        "paper_budget",
+    )
+    columns += ("best", "best_std", "best_seeds", "best_method", "best_budget", "best_source")
+    rows: list[dict[str, Value]] = []
+    for line in (line for here in by_env(lines).values() for line in here):
+        task, evaluations = task_of(line.env), line.run.evaluations()
+        paper, public = paper_return(task, line.run.algorithm), public_curves(task)
+        if not len(evaluations.steps) or not (paper or public):
+            continue
+        ours = (float(final(evaluations.values).mean()), max_of_mean(evaluations.values, task.window)[1][0])
+        theirs = (paper.mean, paper.half_width, paper.task, paper.budget) if paper else (NAN, NAN, "", "")
+        best = public[0] if public else None
+        top = (NAN, NAN, NAN, "", "", "")
+        if best:
+            numbers = (float(best.mean[-1]), float(best.std[-1]), float(best.seeds))
+            top = (*numbers, best.method.name, best.method.budget, best.method.source)
+        row = (line.env, line.label, *ours, int(evaluations.steps[-1]), *theirs, *top)
+        rows.append(dict(zip(columns, row, strict=True)))
+    if not rows:
+        return None
+    headings: Names = (
+        "environment",
+        "label",
+        "our final",
+        "our maximum of the mean",
+        "our steps",
+        "paper: maximum",
+        "±",
+    )
+    headings += ("paper's task", "paper's budget", "best public: final", "± std", "seeds", "method", "its budget")
+    shown = _one_each(headings, columns[:-1])
+    note = (
+        "Budgets differ, so read the columns with them. Paper: the LSAC paper, maximum average return of 10 seeds ± "
+        "90 % interval, for the same algorithm. Best public: the highest final mean, on the same task and version, "
+        "of the curves that public repositories ship; sources are in the CSV file."
+    )
+    return Table("published", "Beside published numbers", note, columns, rows, shown)
+
+
+# ablations
+
+
+def ablations(lines: list[Line]) -> Table | None:
+    """Labels of one algorithm on one environment, beside the first of them: what is set differently, and the effect."""
+    columns: Names = ("env", "algorithm", "label", "changed", "seeds", *_limits("eval_final"))
+    columns += ("probability", "probability_low95", "probability_high95", "few_seeds")
+    rows: list[dict[str, Value]] = []
+    for env, here in by_env(lines).items():
+        groups: dict[str, list[Line]] = {}
+        for line in here:
+            if len(line.run.evaluations().steps):
+                groups.setdefault(line.run.algorithm, []).append(line)
+        for algorithm, group in groups.items():
+            if len(group) > 1:
+                rows += [_ablation_row(columns, env, algorithm, group[0], line) for line in group]
+    if not rows:
+        return None
+    shown = (
+        *(Shown(name, (column,)) for name, column in (("environment", "env"), ("label", "label"))),
+        Shown("set differently from the first", ("changed",)),
+        Shown("seeds", ("seeds",)),
+        Shown("final", _limits("eval_final")),
+        Shown("probability of improvement over the first", columns[8:11]),
+        Shown("", ("few_seeds",)),
+    )
+    note = (
+        "Final evaluation return, mean [90 % t-interval]; probability of improvement with 95 % bootstrap interval. "
+        f"† fewer than {FEW_SEEDS} seeds: the bootstrap interval is narrower than the data allow."
+    )
+    return Table("ablations", "Ablations", note, columns, rows, shown)
+
+
+def _ablation_row(columns: tuple[str, ...], env: str, algorithm: str, first: Line, line: Line) -> dict[str, Value]:
+    scores, base = (final(each.run.evaluations().values) for each in (line, first))
+    chance = improvement([scores], [base]) if line is not first else NOTHING
+    few = "†" if line is not first and min(len(scores), len(base)) < FEW_SEEDS else ""
+    changed = "first" if line is first else ", ".join(changes(first.run, line.run)) or "nothing"
+    row = (env, published(algorithm), line.label, changed, len(line.run.seeds), *interval(scores, LEVEL), *chance, few)
+    return dict(zip(columns, row, strict=True))
+
+
+def changes(first: Run, other: Run) -> list[str]:
+    """The options in which two runs differ, seeds aside, as name=value."""
+    old, new = (_flat(dataclasses.asdict(run.experiment)) for run in (first, other))
+    names = [name for name in new if name not in ("seed", "seeds", "workers") and old.get(name) != new[name]]
+    return [f"{name}={new[name]}" for name in names]
+
+
+def _flat(options: dict[str, Any], before: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        inner = "" if name == "agent" else f"{before}{name}."
+        found |= _flat(value, inner) if isinstance(value, dict) else {f"{before}{name}": json.dumps(value, default=str)}
+    return found
+
+
+# efficiency
+
+
+def efficiency(lines: list[Line]) -> Table:
+    """Time of a run as its metrics have it, beside the paper's times of an update and numbers of parameters."""
+    columns: Names = (
+        "env",
+        "label",
+        "seeds",
+        "device",
+        "steps_per_second",
+        "updates_per_second",
+        "ms_per_update",
+        "hours",
+    )
+    columns += ("paper_ms_per_update", "paper_ms_per_critic_update", "paper_parameters_millions")
+    rows: list[dict[str, Value]] = []
+    for line in (line for here in by_env(lines).values() for line in here):
+        run, task = line.run, task_of(line.env)
+        cost = paper_costs(task.family).get(run.algorithm) if task.suite == MUJOCO else None
+        rate = updates_per_second(run)
+        device = run.notes.get("device")
+        numbers = (speed(run), rate, 1e3 / rate if rate > 0 else NAN, hours(run))
+        paper = (float(cost.update), float(cost.critics), cost.millions) if cost else NOTHING
+        row = (line.env, line.label, len(run.seeds), device if isinstance(device, str) else "", *numbers, *paper)
+        rows.append(dict(zip(columns, row, strict=True)))
+    headings: Names = (
+        "environment",
+        "label",
+        "seeds",
+        "device",
+        "steps per second",
+        "updates per second",
+        "ms per update",
+    )
+    headings += ("hours", "paper: ms per update", "paper: ms per critic update", "paper: million parameters")
+    shown = _one_each(headings, columns)
+    note = (
+        "Steps and updates of all seeds of a run together, from the wall-clock times of its metrics: simulation, "
+        "evaluations and checkpoints included, and the start excluded. ms per update is 1000 / updates per second. "
+        "Paper: one RTX 8000, update alone; lsac bench --algorithms measures the same here, and counts parameters."
+    )
+    return Table("efficiency", "Efficiency", note, columns, rows, shown)
+
+
+def updates_per_second(run: Run) -> float:
+    """Updates of all seeds of a run, between its first and its last line with updates."""
+    curve = run.curve("train/n_updates")
+    if len(curve.steps) < 2:
+        return NAN
+    updates, seconds = curve.values[:, -1] - curve.values[:, 0], curve.seconds[:, -1] - curve.seconds[:, 0]
+    together = len(run.experiment.seed_list)  # seeds of one program; of pooled runs, those of each
+    return float(np.median(updates / np.maximum(seconds, 1e-9))) * together
+
+
+def hours(run: Run) -> float:
+    """The longest duration of the pooled runs."""
+    return float(run.returns()[1].seconds[:, -1].max()) / 3600
+
+
+# how each number was made
+
+
+def provenance(lines: list[Line]) -> Table:
+    columns: Names = ("label", "env", "run", "seeds", "steps", "gamma", "device", "lsac", "jax", "resumes", "command")
+    rows: list[dict[str, Value]] = []
+    for line in lines:
+        for run in line.run.parts:
+            row = (line.label, line.env, str(run.path), _seeds(run), run.last_step, run.experiment.gamma, *_made(run))
+            rows.append(dict(zip(columns, row, strict=True)))
+    headings: Names = (
+        "label",
+        "environment",
+        "folder",
+        "seeds",
+        "steps",
+        "discount",
+        "device",
+        "lsac",
+        "jax",
+        "resumes",
+        "command",
+    )
+    shown = _one_each(headings, columns)
+    note = "As config.json of each run has it. A run without a command was started in Python."
+    return Table("provenance", "How each number was made", note, columns, rows, shown)
+
+
+def _made(run: Run) -> tuple[str, str, str, int, str]:
+    """Device, versions, number of resumes and command of a run; what its file says is text, whatever it is."""
+    notes = run.notes
+    versions, resumes, command = (notes.get(name) for name in ("versions", "resumes", "command"))
+    versions = versions if isinstance(versions, dict) else {}
+    words = [str(word) for word in command] if isinstance(command, list) else []
+    count = len(resumes) if isinstance(resumes, list) else 0
+    return (
+        str(notes.get("device", "")),
+        str(versions.get("lsac", "")),
+        str(versions.get("jax", "")),
+        count,
+        shlex.join(words),
+    )
+
+
+def _seeds(run: Run) -> str:
+    seeds = run.experiment.seed_list
+    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

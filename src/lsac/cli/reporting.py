@@ -1,0 +1,171 @@
+"""The command `report`."""
+
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from lsac.cli.arguments import parse
+from lsac.errors import InputError
+
+if TYPE_CHECKING:
+    from lsac.analysis.figures import Look
+    from lsac.analysis.report import Going
+    from lsac.analysis.sources import Loaded
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """folders of runs, and of sweeps with all their runs"""
+    out: Path
+    """folder for the page, the figures and the tables"""
+    band: str = "t"
+    """band around the curve over seeds: t (95 % t-interval of the mean), bootstrap (95 %), median (90 % bootstrap of
+    the median, which is then the curve), std, minmax or none"""
+    pool: bool = False
+    """join runs that differ only in their seeds, or in their length, into one curve"""
+    labels: tuple[str, ...] = ()
+    """names of the curves, in the order of the runs; default: those of the sweep, or the algorithms, with folders where
+    needed"""
+    format: tuple[str, ...] = ("png", "svg")
+    """formats of the figures: png, pdf, svg"""
+    columns: int = 2
+    """width of the learning curves, in columns of a paper: 1 (3.4 inches) or 2 (7 inches)"""
+    smooth: tyro.conf.FlagCreatePairsOff[bool] = False
+    """draw returns as the mean over a centred window of 11 points, 20 on DeepMind Control"""
+    references: Path | None = None
+    """CSV file with the columns env, low and high: the returns that are the scores 0 and 1 across tasks"""
+    watch: tyro.conf.FlagCreatePairsOff[bool] = False
+    """renew the page while runs go on, until all have finished or Ctrl-C"""
+    every: float = 30.0
+    """seconds between two looks of --watch"""
+
+
+REPORT_HELP = """Compare runs: one page that opens offline, figures, and tables.
+
+Examples:
+  lsac report runs/cheetah --out report
+  lsac report runs/cheetah runs/hopper --labels new old --band std --out report
+  lsac report runs/cheetah runs/hopper --format pdf svg --columns 1 --out report
+  lsac report runs/cheetah runs/hopper --watch --every 10 --out report
+"""
+
+
+def report(args: list[str]) -> int:
+    from lsac.analysis.figures import FORMATS, WIDTHS, Look
+    from lsac.analysis.sources import load
+    from lsac.analysis.stats import BANDS
+
+    given = parse(Report, args, "lsac report", REPORT_HELP)
+    if not given.runs:
+        raise InputError("lsac report: name at least one folder of a run")
+    _require_one_of("band", given.band, BANDS)
+    _require_one_of("columns", given.columns, WIDTHS)
+    for format in given.format or ("",):
+        _require_one_of("format", format, FORMATS)
+    if not (math.isfinite(given.every) and given.every >= 0.1):
+        raise InputError(f"--every {given.every:g}: must be at least 0.1 seconds")
+    look = Look(given.band, given.columns, tuple(dict.fromkeys(given.format)), given.smooth)
+    if given.watch:
+        return _watch(given, look)
+    print(*_write(given, look, load(given.runs, progress=_Progress())), sep="\n")
+    return 0
+
+
+def _write(given: Report, look: "Look", loaded: "Loaded", going: "Going | None" = None) -> list[Path]:
+    from lsac.analysis.load import pool
+    from lsac.analysis.names import check_labels, label
+    from lsac.analysis.reference import references
+    from lsac.analysis.report import write_report
+
+    runs = pool(loaded.runs) if given.pool else loaded.runs
+    named = dict(zip((run.path for run in loaded.runs), loaded.labels, strict=True))
+    labels = check_labels(runs, given.labels) if given.labels else label(runs, [named[run.path] for run in runs])
+    try:
+        return write_report(runs, labels, given.out, look, references(given.references), going)
+    except OSError as error:
+        raise InputError(f"--out {given.out}: cannot be written ({error.strerror})") from None
+
+
+def _watch(given: Report, look: "Look") -> int:
+    """Renews the page whenever metrics have arrived; draws the figures at the end."""
+    from lsac.analysis.sources import load
+
+    page, seen, said = given.out / "index.html", None, ""
+    try:
+        while True:
+            try:
+                state = _state(given)
+                if state != seen:
+                    loaded = load(given.runs, patient=True)
+                    going = sum(not run.finished for run in loaded.runs) + loaded.waiting
+                    if not going:
+                        break
+                    if loaded.runs:
+                        _write(given, look, loaded, _going(given, going, len(loaded.runs) + loaded.waiting))
+                    seen = state
+                    said = _say(f"{going} of {len(loaded.runs) + loaded.waiting} runs are going; {page}", said)
+            except InputError as error:  # a line may be half written
+                if seen is None:
+                    raise
+                said = _say(f"{error}; the page stays as it is", said)
+            time.sleep(given.every)
+    except KeyboardInterrupt:
+        loaded = load(given.runs, patient=True)
+    if loaded.runs:
+        print(*_write(given, look, loaded), sep="\n")
+    return 0
+
+
+def _state(given: Report) -> list[tuple[str, int, int]]:
+    """Sizes and times of the metrics, which change when a line is added."""
+    from lsac.analysis.sources import find
+
+    files = [each.path / "metrics.jsonl" for each in find(given.runs)]
+    found = [(file, file.stat()) for file in files if file.is_file()]
+    return [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in found]
+
+
+def _going(given: Report, going: int, all: int) -> "Going":
+    from lsac.analysis.report import Going
+
+    seconds = max(1, math.ceil(given.every))
+    verb = "is" if going == 1 else "are"
+    words = f"{going} of {all} {verb} still going: this page of {time.strftime('%H:%M:%S')} loads itself again every"
+    return Going(seconds, f"{words} {seconds} s.")
+
+
+def _say(text: str, before: str) -> str:
+    """Prints a sentence unless it was the last one."""
+    if text != before:
+        print(text, flush=True)
+    return text
+
+
+class _Progress:
+    """Says how many of many runs were read, every other second."""
+
+    def __init__(self) -> None:
+        self._began = self._said = 0.0
+
+    def __call__(self, done: int, all: int) -> None:
+        now = time.monotonic()
+        if done == 1:  # the first one also waits for imports
+            self._began = self._said = now
+        if now - self._said < 2 or done == all:
+            return
+        self._said = now
+        rate = (done - 1) / (now - self._began)
+        print(f"read {done:,} of {all:,} runs, {rate:.0f}/s, {(all - done) / rate:.0f} s left", file=sys.stderr)
+
+
+def _require_one_of(option: str, value: Any, right: Iterable[Any]) -> None:
+    if value not in right:
+        *others, last = map(str, right)
+        raise InputError(f"{f'--{option} {value}'.strip()}: must be {', '.join(others)} or {last}")

@@ -1,0 +1,205 @@
+"""Shows evaluation episodes of a trained policy: as a video file, or in a window."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from lsac.collect import snapshot
+from lsac.collect.actors import make_actors
+from lsac.collect.groups import Discounts, Group
+from lsac.collect.wire import GroupPlan
+from lsac.envs.gymnasium import Simulator
+from lsac.envs.ids import first_line
+from lsac.envs.rendering import INSTALL, has_display, working_backend
+from lsac.errors import InputError
+from lsac.runs.experiment import make_agent
+from lsac.runs.wording import counted
+from lsac.train.evaluate_run import Evaluated, load_policies
+from lsac.train.logger import Say
+
+FORMATS = (".mp4", ".gif")
+DEFAULT_FPS = 30
+"""Frames per second of an environment that does not say."""
+SAY_EVERY = 5.0
+"""Seconds between two messages on the progress of a film."""
+
+Sink = Callable[[np.ndarray], None]
+
+
+class Shown(NamedTuple):
+    """An episode that was shown."""
+
+    reward: float
+    steps: int
+
+
+class Frames(gym.Wrapper):
+    """Passes a picture of the first state of every episode, and of the states after its first steps, to a sink."""
+
+    def __init__(self, env: gym.Env, sink: Sink, steps: int | None):
+        """`steps` is None for all."""
+        super().__init__(env)
+        self._sink, self._steps, self._done = sink, steps, 0
+
+    def reset(self, **options: Any) -> Any:
+        found, self._done = self.env.reset(**options), 0
+        self._picture()
+        return found
+
+    def step(self, action: Any) -> Any:
+        found = self.env.step(action)
+        self._done += 1
+        if self._steps is None or self._done <= self._steps:
+            self._picture()
+        return found
+
+    def _picture(self) -> None:
+        picture: Any = self.env.render()
+        self._sink(np.asarray(picture))
+
+
+class Player:
+    """Plays the first evaluation episodes of one seed: the same ones that `lsac eval` counts."""
+
+    def __init__(self, loaded: Evaluated, seed: int, env: gym.Env, deterministic: bool):
+        e = loaded.experiment
+        index = e.seed_list.index(seed)
+        agent = make_agent(e, loaded.spec)
+        self._policy = snapshot.unflatten(agent)[1](loaded.policies[index])
+        self._actors, self._discounts = make_actors(agent, loaded.spec.action_dim), Discounts(e.gamma)
+        self._seed, self._index, self._simulator = seed, index, Simulator(env, e.action_repeat)
+        self._step, self._deterministic = max(loaded.steps), deterministic
+
+    def episode(self, number: int) -> Shown:
+        plan = GroupPlan(self._seed, self._index, [number], 1)
+        group = Group(plan, [self._simulator], self._actors, self._discounts, np.zeros(2, np.int64))
+        played = group.evaluate(self._policy, self._step, self._deterministic)
+        return Shown(float(played.returns[0]), int(played.lengths[0]))
+
+
+def require_seed(loaded: Evaluated, seed: int | None) -> int:
+    seeds = loaded.experiment.seed_list
+    if seed is not None and seed not in seeds:
+        raise InputError(f"--seed {seed}: must be one of {', '.join(map(str, seeds))}")
+    return seeds[0] if seed is None else seed
+
+
+def drawable(loaded: Evaluated, option: str) -> gym.Env:
+    """An environment that draws itself; rejects one that cannot."""
+    name = loaded.experiment.env
+    env = loaded.source.make()
+    try:
+        env.reset(seed=0)
+        picture: Any = env.render()
+    except Exception as error:
+        missing = isinstance(error, gym.error.DependencyNotInstalled)
+        hint = f"; {INSTALL}" if not missing and working_backend() is None else ""
+        raise InputError(f"{option}: {name} cannot be drawn: {first_line(error)}{hint}") from None
+    if env.render_mode == "rgb_array" and np.ndim(picture) != 3:
+        raise InputError(f"{option}: {name} draws no pictures, but {type(picture).__name__}")
+    return env
+
+
+# Video
+
+
+class Filmed(NamedTuple):
+    """What of a run is filmed."""
+
+    which: str
+    """last or best"""
+    seed: int | None
+    episodes: int
+    steps: int | None
+    """of each episode; None for all"""
+    deterministic: bool
+
+
+def record(path: Path, video: Path, filmed: Filmed, say: Say) -> str:
+    """Writes the first evaluation episodes of one seed as a video, and returns a sentence on it."""
+    if video.suffix not in FORMATS:
+        raise InputError(f"--video {video}: must end in {' or '.join(FORMATS)}")
+    loaded = load_policies(path, filmed.which, "rgb_array")
+    chosen = require_seed(loaded, filmed.seed)
+    env = drawable(loaded, f"--video {video}")
+    fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+    aside = video.with_name(f".{video.stem}.tmp{video.suffix}")
+    try:
+        video.parent.mkdir(parents=True, exist_ok=True)
+        with Film(aside, fps, say) as film:
+            player = Player(loaded, chosen, Frames(env, film.add, filmed.steps), filmed.deterministic)
+            shown = [player.episode(i) for i in range(filmed.episodes)]
+        os.replace(aside, video)
+    except OSError as error:
+        raise InputError(f"--video {video}: cannot be written ({error.strerror or first_line(error)})") from None
+    finally:
+        aside.unlink(missing_ok=True)
+        env.close()
+    length = f"{counted(film.frames, 'frame')} at {fps:g} per second, {film.frames / fps:.1f} s"
+    returns = ", ".join(f"{episode.reward:.1f}" for episode in shown)
+    return f"video: {video}, {length}; seed {chosen}, {counted(filmed.episodes, 'episode')}, return {returns}"
+
+
+class Film:
+    """A video file; GIF files are written by Pillow, others by FFmpeg."""
+
+    def __init__(self, path: Path, fps: float, say: Say):
+        try:
+            import imageio.v2 as imageio
+        except ImportError:
+            raise InputError("--video: needs the package imageio; install it with: pip install 'lsac[video]'") from None
+        options: dict[str, Any] = {"duration": 1000 / fps, "loop": 0}
+        if path.suffix != ".gif":
+            options = {"fps": fps, "macro_block_size": 2, "format": "FFMPEG"}
+        self._open, self.frames = lambda: imageio.get_writer(path, mode="I", **options), 0
+        self._say, self._began = say, time.monotonic()
+        self._said = self._began
+
+    def __enter__(self) -> "Film":
+        try:
+            self._writer = self._open()
+        except ImportError as error:
+            hint = "install it with: pip install 'lsac[video]'"
+            raise InputError(f"--video: FFmpeg is missing ({first_line(error)}); {hint}") from None
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._writer.close()
+
+    def add(self, picture: np.ndarray) -> None:
+        """Adds a picture; one row or column is repeated where the format needs even sizes."""
+        height, width = picture.shape[:2]
+        with warnings.catch_warnings():
+            # JAX warns of every fork; this one, at the first picture, only starts FFmpeg
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            self._writer.append_data(np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
+        self.frames += 1
+        now = time.monotonic()
+        if now - self._said > SAY_EVERY:
+            self._said = now
+            self._say(f"filmed {self.frames} frames, {self.frames / (now - self._began):.1f} per second")
+
+
+# A window
+
+
+def show(path: Path, which: str, seed: int | None, episodes: int, deterministic: bool) -> str:
+    """Shows the first evaluation episodes of one seed in a window, and returns a sentence on each."""
+    if not has_display():
+        raise InputError("--render: there is no display here; --video FILE.mp4 writes a file instead")
+    loaded = load_policies(path, which, "human")
+    chosen = require_seed(loaded, seed)
+    env = drawable(loaded, "--render")
+    try:
+        player = Player(loaded, chosen, env, deterministic)
+        shown = [player.episode(i) for i in range(episodes)]
+    finally:
+        env.close()
+    lines = [f"seed {chosen}, episode {i + 1}: return {x.reward:.1f}, {x.steps} steps" for i, x in enumerate(shown)]
+    return "\n".join(lines)
