@@ -1,0 +1,486 @@
+"""What is done with a trained run: its analyses, against numbers worked by hand and on one small run of LSAC; its
+video, and its export."""
+
+import csv
+import json
+import math
+import re
+import shlex
+import shutil
+import warnings
+import xml.etree.ElementTree
+from pathlib import Path
+
+import imageio.v3 as imageio
+import jax
+import numpy as np
+import pytest
+from commands import TINY, lsac, metrics
+from replays import spec_of
+from small import config, flags
+
+from lsac import streams
+from lsac.agents.lsac import synthesis
+from lsac.analyses import NAMES, coverage, find, of_run, posterior, q_bias, rollouts, stability, synthetic
+from lsac.analyses import actions as of_actions
+from lsac.collect.groups import Step, Trace
+from lsac.envs.mazes import POINT_MAZES, Maze
+from lsac.envs.rendering import INSTALL
+from lsac.errors import InputError
+from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment
+from lsac.runs.folder import RunFolder
+from lsac.train import fidelity, watching
+
+# numbers by hand
+
+
+def trace(terminated):
+    rewards, entropies = (1.0, 2.0, 3.0), (0.1, 0.2, 0.3)
+    steps = [Step(np.full(2, t), np.full(1, t), r, e) for t, (r, e) in enumerate(zip(rewards, entropies, strict=True))]
+    return Trace(steps, terminated)
+
+
+def test_returns_with_entropy_by_hand():
+    """γ = ½, α = 2: R₂ = 3, R₁ = 2 + ½(3 + 2·0.3) = 3.8, R₀ = 1 + ½(3.8 + 2·0.2) = 3.1; an action's own entropy does
+    not count."""
+    pairs = rollouts.judged(trace(terminated=True), 0.5, 2.0, first=350)
+    assert pairs.returns == pytest.approx([3.1, 3.8, 3.0])
+    assert list(pairs.unseen) == [0, 0, 0]
+    assert rollouts.judged(trace(terminated=True), 0.5, 0.0, first=350).returns == pytest.approx([2.75, 3.5, 3.0])
+
+
+def test_only_the_first_steps_are_kept_and_the_hidden_rest_is_weighed():
+    pairs = rollouts.judged(trace(terminated=False), 0.5, 2.0, first=2)
+    assert pairs.returns == pytest.approx([3.1, 3.8]), "the steps that are not kept still count in the returns"
+    assert pairs.unseen == pytest.approx([0.125, 0.25])
+    assert pairs.obs.tolist() == [[0, 0], [1, 1]]
+
+
+def test_bias_is_normalised_by_the_return_but_not_by_less_than_ten():
+    pairs = rollouts.Pairs(np.zeros((2, 1)), np.zeros((2, 1)), np.array([-100.0, 1.0]), np.array([0.0, 0.5]), 3)
+    judged = q_bias.Judged(7, pairs, {"q": np.array([-95.0, 6.0])})
+    assert judged.normalised == pytest.approx([0.05, 0.5])
+    row = dict(zip(q_bias.COLUMNS, q_bias.row(11, judged), strict=True))
+    assert (row["seed"], row["step"], row["pairs"], row["episodes"]) == (7, 11, 2, 3)
+    assert (row["bias_mean"], row["bias_std"]) == (5, 0)
+    assert (row["normalised_bias_mean"], row["normalised_bias_std"]) == pytest.approx((0.275, 0.225))
+    assert row["cut_short_share"] == 0.5
+    assert math.isnan(row["chain_spread_mean"])
+
+
+def test_correlations_and_tenths_by_hand():
+    assert posterior.between(np.array([[1.0, 2, 3], [2, 4, 6], [3, 2, 1]])) == pytest.approx((1 - 1 - 1) / 3)
+    assert math.isnan(posterior.between(np.array([[1.0, 1], [1, 2]])))
+    assert posterior.rank_correlation(np.array([1.0, 2, 3]), np.array([1.0, 10, 100])) == pytest.approx(1)
+    spread, error = posterior.tenths(np.array([3.0, 1.0, 2.0]), np.array([30.0, 10.0, 20.0]))
+    assert (list(spread), list(error)) == ([1, 2, 3], [10, 20, 30])
+
+
+def test_numbers_of_chains_by_hand():
+    """Two chains at two pairs: means 1 and 3, stds 1 and 0, returns 2 and 1, so errors 1 and 2."""
+    found = posterior.Posterior(0, np.array([[0.0, 3.0], [2.0, 3.0]]), np.array([2.0, 1.0])).numbers()
+    assert (found["spread"], found["error"], found["calibration"]) == pytest.approx((0.5, 1.5, 1 / 3))
+    assert found["rank_correlation"] == pytest.approx(-1)
+
+
+def test_a_density_is_highest_where_points_are_and_needs_a_plane():
+    points = np.random.default_rng(0).normal([0.5, -0.5], 0.1, (300, 2))
+    row, column = np.unravel_index(of_actions.density(points).argmax(), (of_actions.GRID, of_actions.GRID))
+    along = np.linspace(-1, 1, of_actions.GRID)
+    assert (along[column], along[row]) == pytest.approx((0.5, -0.5), abs=0.1)
+    assert of_actions.density(np.repeat(points[:, :1], 2, axis=1)) is None
+
+
+def test_the_first_generated_transitions_are_those_of_the_whole_buffer():
+    """Also where they are made in several batches; and not those of another key."""
+    sizes = {"sample_batch": 8, "width": 8, "dim_t": 8, "blocks": 1, "sampler_steps": 3}
+    settings, spec = config("lsac", generator=sizes).generator, spec_of(3, 2)
+    state = synthesis.init(settings, spec, jax.random.key(0))
+    whole = jax.jit(lambda key: synthesis.generate(settings, spec, state, 20, key))(jax.random.key(1))
+    assert whole.shape[0] == 20
+    first = jax.jit(lambda key: synthesis.generate(settings, spec, state, 20, key, 9))
+    np.testing.assert_array_equal(first(jax.random.key(1)), whole[:9])
+    assert not np.allclose(first(jax.random.key(2)), whole[:9])
+
+
+def test_a_spread_over_seeds_by_hand():
+    mean, std, low, high = stability.summary(np.array([[1.0, 2.0], [3.0, 2.0]]))
+    assert ([*mean], [*std], [*low], [*high]) == ([2, 2], [math.sqrt(2), 0], [1, 2], [3, 2])
+
+
+# the mazes
+
+CORRIDOR = Maze(("######", "#S..G#", "#.##.#", "#....#", "######"), cell=2.0)
+"""Two ways to the goal: along the upper edge, which is shorter, or around the wall in the middle."""
+
+
+def along(*cells):
+    """Positions in the middles of cells."""
+    return np.array([CORRIDOR.centre(cell) for cell in cells])
+
+
+def test_coverage_by_hand():
+    """Ten free cells, four bins each with 2 per direction: the middles of three cells are in three of 40 bins."""
+    path = along((1, 1), (1, 2), (1, 3), (1, 1))
+    assert coverage.coverage(CORRIDOR, path, 1) == pytest.approx(3 / 10)
+    assert coverage.coverage(CORRIDOR, path, 2) == pytest.approx(3 / 40)
+    assert coverage.growth(CORRIDOR, path, 1) == pytest.approx([0.1, 0.2, 0.3, 0.3])
+    inside = along((1, 1), (2, 2), (1, 2))  # the second is in a wall, which a body may touch
+    assert coverage.growth(CORRIDOR, inside, 1) == pytest.approx([0.1, 0.1, 0.2])
+    assert coverage.coverage(CORRIDOR, inside, 1) == pytest.approx(0.2)
+
+
+def test_goals_and_routes_by_hand():
+    straight = along((1, 1), (1, 2), (1, 3), (1, 4))
+    around = along((1, 1), (2, 1), (3, 1), (3, 2), (3, 3), (3, 4), (2, 4), (1, 4))
+    back = along((1, 1), (1, 2), (1, 1), (2, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 4))
+    assert coverage.outcome(CORRIDOR, straight) == (0, "shortest_1")
+    assert coverage.outcome(CORRIDOR, around) == (0, "other")
+    assert coverage.outcome(CORRIDOR, back) == (0, "shortest_1"), "detours that end where they began do not count"
+    assert coverage.outcome(CORRIDOR, straight[:3]) == (-1, "")
+    visited = coverage.Visited(0, straight, around, [(0, "shortest_1"), (0, "other"), (-1, ""), (-1, "")])
+    found = coverage.numbers(CORRIDOR, visited, 1)
+    assert (found["success"], found["success_goal_0"]) == (0.5, 0.5)
+    assert (found["goal_0_shortest_1"], found["goal_0_other"]) == (0.25, 0.25)
+    assert found["coverage_training_1_bins"] == pytest.approx(0.4)
+    assert found["coverage_evaluation_1_bins"] == pytest.approx(0.8)
+
+
+def test_the_coverage_of_a_run_in_a_maze(tmp_path, monkeypatch):
+    """A run whose replay holds all that it visited; one that has lost the beginning says so."""
+    monkeypatch.chdir(tmp_path)
+    train = ("train", "sac", "--env", "lsac/PointMaze-TwoGoals-v0", *TINY, "--seeds", "1", "--out", "runs/maze")
+    assert lsac(*train, "--steps", "24").code == 0
+    result = lsac("analyse", "coverage", "runs/maze", "--episodes", "2", "--bins", "2")
+    assert result.code == 0, result.err
+    assert "warning" not in result.out
+    rows = {row["quantity"]: float(row["value"]) for row in table("coverage", "maze")}
+    run = of_run.load(Path("runs/maze"), transitions=True)
+    visited = run.rows(0)[:, 8:10]
+    assert visited.shape == (24, 2)
+    cells = {tuple(cell) for cell in POINT_MAZES["medium"].bin_of(visited, 2).tolist()}
+    assert rows["coverage_training_2_bins"] == pytest.approx(len(cells) / (4 * 26)), "26 cells are free"
+    assert rows["coverage_evaluation_2_bins"] > 0
+    assert rows["success"] == rows["success_goal_0"] + rows["success_goal_1"]
+    later = run._replace(checkpoint=run.checkpoint._replace(record={"step": 96}))
+    found = [coverage.Visited(0, visited, visited, [(-1, "")])]
+    said = coverage._sentences(later, POINT_MAZES["medium"], found, coverage.Options(Path(), 1, 2))
+    assert "the replay holds the newest 24 of 96 transitions" in said[-1]
+
+
+# a small run
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A folder with a run of LSAC on Hopper-v5 under the names that the examples of the help texts use."""
+    folder = tmp_path_factory.mktemp("desk")
+    sizes = flags(
+        "lsac",
+        **{"chains": 3, "refresh_every": 32, "eval_every": 48, "checkpoint_every": 0, "log_every": 16},
+        **{"replay_capacity": 96, "synthetic_capacity": 64},
+    )
+    more = ("--no-adaptive-share", "--normalise-observations")
+    result = lsac("train", "lsac", "--env", "Hopper-v5", "--steps", "96", *sizes, *more, "--out", folder / "runs/ant")
+    assert result.code == 0, result.err
+    shutil.copytree(folder / "runs/ant", folder / "runs/cheetah")
+    return folder
+
+
+@pytest.fixture
+def at_desk(desk, monkeypatch):
+    monkeypatch.chdir(desk)
+    return desk
+
+
+@pytest.fixture(scope="module")
+def run(desk):
+    return of_run.load(desk / "runs/ant", transitions=True)
+
+
+def table(name, run="ant"):
+    with open(f"runs/{run}/analysis/{name}.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "coverage"])
+def test_every_analysis_does_what_its_help_says(name, at_desk):
+    shown = lsac("analyse", name, "--help")
+    assert shown.code == 0
+    examples = re.search(r"^Examples:\n((?:  .*\n)+)", shown.out, re.MULTILINE)[1]
+    for line in examples.splitlines():
+        words = shlex.split(line)
+        result = lsac(*words[1:])
+        assert result.code == 0, result.err
+        folder = at_desk / words[3] / "analysis"
+        about = json.loads((folder / f"{name}.json").read_text())
+        assert about.keys() == {"title", "caption", "command"}
+        assert about["command"] == shlex.join(words)
+        assert str(folder / f"{name}.csv") in str(at_desk / result.out.splitlines()[-4])
+        assert imageio.imread(folder / f"{name}.png")[..., :3].std() > 5, "the figure is not empty"
+        assert xml.etree.ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+        assert len(table(name, words[3].split("/")[1])) >= 2
+        assert "nan" not in result.out.splitlines()[0]
+
+
+def test_the_table_of_stability_is_that_of_the_metrics(at_desk):
+    assert lsac("analyse", "stability", "runs/ant").code == 0
+    for row in table("stability"):
+        found = {
+            x["seed"]: x["eval/mean_reward"]
+            for x in metrics(at_desk / "runs/ant")
+            if "eval/mean_reward" in x and x["step"] == int(row["step"])
+        }
+        assert [float(row["seed_0"]), float(row["seed_1"])] == pytest.approx([found[0], found[1]], rel=1e-6)
+        assert float(row["mean"]) == pytest.approx((found[0] + found[1]) / 2, rel=1e-6)
+
+
+def test_pairs_are_reproducible_and_differ_between_seeds(run):
+    first, again, other = (rollouts.play(run, i, pairs=20) for i in (0, 0, 1))
+    np.testing.assert_array_equal(first.obs, again.obs)
+    np.testing.assert_array_equal(first.returns, again.returns)
+    assert first.obs.shape[1] == 11
+    assert len(first.returns) >= 20
+    assert not np.array_equal(first.obs[0], other.obs[0])
+
+
+def test_episodes_start_in_states_of_the_replay(run):
+    """All of them; those that start at a reset do not."""
+    rows = run.rows(0)[:, :11]
+
+    def starts(from_replay):
+        pairs = rollouts.play(run, 0, pairs=1, first=1, from_replay=from_replay)
+        assert pairs.episodes == rollouts.TOGETHER
+        return [bool(np.any(np.all(np.abs(rows - obs) < 1e-5, axis=1))) for obs in pairs.obs]
+
+    assert starts(True) == [True] * rollouts.TOGETHER
+    assert starts(False) == [False] * rollouts.TOGETHER
+
+
+def test_values_of_pairs_are_those_of_the_chains(run):
+    pairs = rollouts.play(run, 0, pairs=10)
+    values, chains = q_bias.values_at(run, 0, pairs), posterior.chain_values(run, 0, pairs)
+    assert chains.shape == (3, len(pairs.returns))
+    np.testing.assert_allclose(chains.mean(axis=0), values["q"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(chains.std(axis=0), values["q_spread"], rtol=1e-3, atol=1e-5)
+
+
+def test_refined_actions_are_generated_ones_with_their_displacement(run):
+    """D' is generated again as a resume does, from the step of the last fit."""
+    real, generated, refined = of_actions.actions(run, 0, 200, lambda text: None)
+    key = jax.random.fold_in(streams.root(0, streams.GENERATE), 64)
+    state, _ = run.agent.refresh.generate(run.state(0), key)
+    fields = rb.layout_of(run.spec).fields()
+    whole = np.asarray(state.agent.generated)[:, fields["action"]]
+    where = [int(np.argmin(np.abs(whole - row).sum(axis=1))) for row in generated]
+    np.testing.assert_allclose(generated, whole[where], atol=1e-5)
+    moved = np.asarray(run.inner(0).moved)
+    assert np.abs(moved).max() > 0
+    np.testing.assert_allclose(refined, np.clip(whole[where] + moved[where], -1, 1), atol=1e-5)
+    stored = run.rows(0)[:, fields["action"]]
+    assert all(np.any(np.all(stored == row, axis=1)) for row in real)
+
+
+def test_real_transitions_pass_for_generated_ones_and_shuffled_ones_do_not(run):
+    env, layout = run.simulator(), rb.layout_of(run.spec)
+    _, real, other = synthetic.samples(run, 0, 40)
+    good = synthetic.compared(run, 0, other, real, other, env).numbers
+    bad = synthetic.compared(run, 0, fidelity.shuffled(layout, other), real, other, env).numbers
+    env.close()
+    for name, (generated, reference, _) in good.items():
+        if name != "termination_rate":
+            assert generated == pytest.approx(reference), name
+    assert good["dynamics_next_obs_median"][0] < 0.01
+    assert bad["dynamics_next_obs_median"][0] > 0.3
+    assert bad["ks_max"] == pytest.approx(good["ks_max"], nan_ok=True), "marginals do not show it"
+
+
+# what is missing is said
+
+
+@pytest.fixture
+def untrained(tmp_path):
+    """The folder of a run of SAC that has not begun."""
+    RunFolder.create(tmp_path / "sac", Experiment(agent=config("sac"), env="Pendulum-v1")).release()
+    return tmp_path / "sac"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("q-bias", "holds no checkpoint"),
+        ("coverage", "holds no checkpoint"),
+        ("stability", "has no metrics yet"),
+        ("actions", "is a run of sac; this analysis is of lsac only"),
+        ("synthetic", "is a run of sac; this analysis is of lsac only"),
+        ("posterior", "is a run of sac; this analysis is of lsac only"),
+    ],
+)
+def test_what_an_analysis_misses_is_one_sentence(name, sentence, untrained):
+    result = lsac("analyse", name, untrained)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert not (untrained / "analysis").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["actions", "--dims", "2", "3"], "--dims 2 3: must be two different numbers from 0 to 2"),
+        (["actions", "--seed", "9"], "--seed 9: must be one of 0, 1"),
+        (["coverage"], "analyse coverage: Hopper-v5 is no maze; needs lsac/PointMaze-TwoGoals-v0"),
+        (["q-bias", "--pairs", "0"], "--pairs 0: must be at least 1"),
+        (["synthetic", "--samples", "1"], "--samples 1: must be at least 10"),
+    ],
+)
+def test_bad_options_are_one_sentence(words, sentence, at_desk):
+    result = lsac("analyse", words[0], "runs/ant", *words[1:])
+    assert (result.code, sentence in result.sentence) == (2, True), result.err
+
+
+def test_a_link_out_of_the_run_is_not_followed(tmp_path):
+    """Not even for the folder of the analyses."""
+    lines = [{"step": 1, "seed": seed, "seconds": 0, "eval/mean_reward": 1.0} for seed in (0, 1)]
+    run = tmp_path / "two"
+    RunFolder.create(run, Experiment(agent=config("sac"), env="Pendulum-v1", seeds=2)).release()
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "elsewhere").mkdir()
+    (run / "analysis").symlink_to(tmp_path / "elsewhere")
+    assert "is a link that leaves the folder of the run" in lsac("analyse", "stability", run).sentence
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_names_are_checked():
+    assert lsac("analyse", "stabilty", "x").sentence.endswith("did you mean stability?")
+    assert lsac("analyse").code == 2
+    assert all(find(name).HELP for name in NAMES)
+
+
+def test_states_that_cannot_be_restored_are_refused(run):
+    other = run._replace(environments=run.environments._replace(args=("a=1",)))
+    with pytest.raises(InputError, match="cannot be restored from an observation"):
+        rollouts.play(other, 0, from_replay=True)
+
+
+# video and export of the same run
+
+
+def decoded(path):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX warns of every fork, here of FFmpeg
+        warnings.simplefilter("ignore", ResourceWarning)  # imageio does not close FFmpeg's pipes
+        return imageio.imread(path)
+
+
+def test_a_video_shows_the_first_episode_of_the_evaluation(at_desk):
+    words = ("--episodes", "1", "--video", "film.mp4", "--video-steps", "8", "--seed", "1")
+    result = lsac("eval", "runs/ant", *words)
+    assert result.code == 0, result.err
+    said = re.search(
+        r"video: film.mp4, (\d+) frames at ([\d.]+) per second, ([\d.]+) s; seed 1, .* return (\S+)", result.out
+    )
+    frames, fps, seconds = int(said[1]), float(said[2]), float(said[3])
+    shown = re.search(r"seed 1: return (\S+) ± 0.0 over 1 episode \(mean length (\d+)", result.out)
+    assert said[4] == shown[1], "it is the episode that was counted"
+    assert frames == min(int(shown[2]), 8) + 1
+    assert seconds == pytest.approx(frames / fps, abs=0.06)
+    pictures = decoded("film.mp4")
+    assert pictures.shape == (frames, 480, 480, 3)
+    assert pictures.mean() > 30, "it is not black"
+    assert np.abs(pictures[0].astype(float) - pictures[-1]).max() > 50, "something moves"
+
+
+@pytest.mark.slow
+def test_a_video_can_be_cut_and_be_a_gif(at_desk):
+    result = lsac("eval", "runs/ant", "--episodes", "1", "--video", "film.gif", "--video-steps", "2")
+    assert result.code == 0, result.err
+    assert "3 frames" in result.out
+    assert decoded("film.gif").shape == (3, 480, 480, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--video", "film.avi"], "--video film.avi: must end in .mp4 or .gif"),
+        (["--video", "film.mp4", "--seed", "5"], "--seed 5: must be one of 0, 1"),
+        (["--seed", "1"], "--seed 1: chooses the seed of --video or --render"),
+        (["--video", "a.mp4", "--render"], "--video a.mp4: a file and a window (--render) exclude each other"),
+        (["--video", "a.mp4", "--video-steps", "0"], "--video-steps 0: must be at least 1"),
+        (["--render"], "--render: there is no display here; --video FILE.mp4 writes a file instead"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_sentence(words, sentence, at_desk, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    result = lsac("eval", "runs/ant", *words)
+    assert (result.code, result.sentence) == (2, f"lsac: {sentence}")
+    assert not list(at_desk.glob(".*tmp*"))
+
+
+class Undrawn(watching.gym.Env):
+    render_mode = "rgb_array"
+
+    def __init__(self, error):
+        self._error = error
+
+    def reset(self, seed=None, options=None):
+        return 0, {}
+
+    def render(self):
+        raise self._error
+
+
+NO_BACKEND = f"cannot be drawn: no context; {INSTALL}"
+
+
+@pytest.mark.parametrize(
+    ("error", "backend", "sentence"),
+    [
+        (
+            watching.gym.error.DependencyNotInstalled("pygame is not installed"),
+            None,
+            "cannot be drawn: pygame is not installed",
+        ),
+        (RuntimeError("no context\nat all"), "egl", "cannot be drawn: no context"),
+        (RuntimeError("no context\nat all"), None, NO_BACKEND),
+    ],
+)
+def test_an_environment_that_cannot_be_drawn_is_named(error, backend, sentence, run, monkeypatch):
+    """If MuJoCo cannot render, the sentence says what to install."""
+    monkeypatch.setattr(watching, "working_backend", lambda: backend)
+
+    class Loaded:
+        experiment = run.experiment
+
+        class source:
+            make = staticmethod(lambda: Undrawn(error))
+
+    with pytest.raises(InputError) as found:
+        watching.drawable(Loaded, "--video x.mp4")
+    assert str(found.value) == f"--video x.mp4: Hopper-v5 {sentence}"
+
+
+def test_an_export_of_the_run_acts_like_it(at_desk):
+    """Of the best seed by default, and of either policy, with the moments of the observations that it has seen."""
+    import onnxruntime
+
+    from lsac import LSAC
+
+    result = lsac("export", "runs/ant", "--out", "out/policy.onnx", "--policy", "best", "--seed", "1")
+    assert result.code == 0, result.err
+    assert "lsac on Hopper-v5, seed 1, best policy" in result.out
+    assert float(result.out.rsplit(" ", 1)[1]) < 1e-5
+    session = onnxruntime.InferenceSession("out/policy.onnx", providers=["CPUExecutionProvider"])
+    obs = np.random.default_rng(0).normal(size=(5, 11)).astype(np.float32)
+    (actions,) = session.run(None, {"observation": obs})
+    best, last = (LSAC.load("runs/ant", policy=policy) for policy in ("best", "last"))
+    np.testing.assert_allclose(actions, best.predict(obs, deterministic=True, seed=1)[0], atol=1e-5)
+    exported = last.export("last.onnx")
+    assert exported.path.is_file()
+    assert exported.difference < 1e-5
+    (others,) = onnxruntime.InferenceSession(exported.path).run(None, {"observation": obs})
+    np.testing.assert_allclose(others, last.predict(obs, deterministic=True)[0], atol=1e-5)
+    assert lsac("export", "runs/ant", "--out", "x.onnx", "--seed", "4").sentence == (
+        "lsac: --seed 4: must be one of 0, 1"
+    )

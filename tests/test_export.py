@@ -1,0 +1,142 @@
+"""Exported policies: every algorithm's ONNX file acts as the policy does, and a file that would not is not written."""
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from small import config
+
+from lsac.agents import AGENTS
+from lsac.agents.normalised import normalised
+from lsac.envs.gymnasium import Spaces
+from lsac.errors import InputError
+from lsac.nn.normalisation import Moments
+from lsac.train import export, onnx_graph
+from lsac.train.acting import Predictor
+
+MOMENTS = Moments(jnp.array([5.0, -1.0, 0.0]), jnp.array([9.0, 0.25, 1.0]), jnp.array(100.0))
+
+
+class Skewed(gym.Env):
+    """An environment whose actions have other ranges than [−1, 1], different in each dimension."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32))
+
+
+SPACES = Spaces(Skewed())
+OBS = np.random.default_rng(0).normal([5, -1, 0], [6, 1, 1], (64, 3)).astype(np.float32)
+
+
+def policy_of(agent):
+    """A policy with random parameters, and moments of observations far from 0 and 1 wherever it has such."""
+    random = np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda key: agent.policy(agent.init(key)), jax.random.key(0))
+    is_moments = lambda x: isinstance(x, Moments)  # noqa: E731
+
+    def made(x):
+        scale = 0.3 * x.shape[-1] ** -0.5 if len(getattr(x, "shape", ())) == 2 else 0.1
+        return MOMENTS if is_moments(x) else jnp.asarray(random.normal(0, scale, x.shape), x.dtype)
+
+    return jax.tree.map(made, shapes, is_leaf=is_moments)
+
+
+def exported(name, path, normalise=False, **options):
+    """The result of an export, the session of its file, and the policy."""
+    spec = SPACES.spec(0.99)
+    agent = AGENTS[name].make(config(name, **options), spec)
+    if normalise:
+        agent = normalised(agent, spec, observations=True)
+    policy = policy_of(agent)
+    predictor = Predictor(agent, SPACES, 0, 1)
+    result = export.export(
+        path, agent, policy, SPACES, OBS, lambda rows: predictor.of_rows(policy, rows, 0), {"algorithm": name}
+    )
+    return result, onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), (predictor, policy)
+
+
+CASES = [(name, normalise) for name in AGENTS for normalise in (False, True)]
+BY_THEMSELVES = ("ppo", "trpo")
+"""Algorithms that normalise observations always, and reject the option."""
+
+
+@pytest.mark.parametrize(("name", "normalise"), [x for x in CASES if not (x[1] and x[0] in BY_THEMSELVES)])
+def test_every_algorithm_acts_in_onnx_as_in_jax(name, normalise, tmp_path):
+    result, session, (predictor, policy) = exported(name, tmp_path / "policy.onnx", normalise)
+    for rows in (OBS, OBS[:1]):  # the size of the batch is open
+        (actions,) = session.run(None, {"observation": rows})
+        expected = predictor.of_rows(policy, rows, 0)
+        np.testing.assert_allclose(actions, expected, atol=5e-5)
+        assert actions.dtype == np.float32
+    assert actions.shape == (1, 2)
+    assert result.difference <= 5e-5
+    assert np.ptp(predictor.of_rows(policy, OBS, 0), axis=0).max() > 0.01, "the actions are not all the same"
+
+
+def test_the_numbers_of_sac_by_hand(tmp_path):
+    """tanh of the first half of the last layer's output, mapped to [−2, 1] × [0, 5]."""
+    _, session, (_, policy) = exported("sac", tmp_path / "policy.onnx", normalise=True)
+    x = np.clip((OBS - np.asarray(MOMENTS.mean)) / np.sqrt(np.asarray(MOMENTS.variance) + 1e-8), -10, 10)
+    first, last = policy.inner.mlp.layers
+    hidden = np.maximum(x @ np.asarray(first.weight).T + np.asarray(first.bias), 0)
+    squashed = np.tanh((hidden @ np.asarray(last.weight).T + np.asarray(last.bias))[:, :2])
+    (actions,) = session.run(None, {"observation": OBS})
+    np.testing.assert_allclose(actions, [-0.5, 2.5] + squashed * [1.5, 2.5], atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "elu", "tanh", "mish"])
+def test_other_activations(activation, tmp_path):
+    result, *_ = exported("td3", tmp_path / "policy.onnx", activation=activation)
+    assert result.difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"embedding": True}, {"actor_network": "sphere"}, {"slow_evaluation": True}],
+    ids=lambda x: next(iter(x)),
+)
+def test_other_actors_of_lsac(options, tmp_path):
+    result, session, _ = exported("lsac", tmp_path / "policy.onnx", **options)
+    assert result.difference < 1e-5
+    (actions,) = session.run(None, {"observation": OBS})
+    assert np.ptp(actions, axis=0).max() > 0.003
+
+
+def test_a_policy_with_a_memory_is_refused(tmp_path):
+    with pytest.raises(InputError, match="has a memory"):
+        exported("lsac", tmp_path / "policy.onnx", actors="per_chain")
+
+
+def test_the_file_says_what_it_is(tmp_path):
+    result, session, _ = exported("td3", tmp_path / "policy.onnx")
+    model = onnx.load(tmp_path / "policy.onnx")
+    assert [x.version for x in model.opset_import] == [onnx_graph.OPSET]
+    assert {x.key: x.value for x in model.metadata_props} == {"algorithm": "td3"}
+    assert f"opset {onnx_graph.OPSET}" in result.sentence()
+    assert "[batch, 3]" in result.sentence()
+    (given,), (made,) = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.shape, made.name, made.shape) == ("observation", ["batch", 3], "action", ["batch", 2])
+    assert [node.op_type for node in model.graph.node][:3] == ["MatMul", "Add", "Relu"]
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"], "nothing is left beside it"
+
+
+def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(onnx_graph.ELEMENTWISE, "tanh", "Sigmoid")
+    with pytest.raises(InputError, match="differ from the policy's by"):
+        exported("td3", tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_operation_is_named(tmp_path, monkeypatch):
+    monkeypatch.delitem(onnx_graph.ELEMENTWISE, "tanh")
+    with pytest.raises(InputError, match="because it contains tanh"):
+        exported("td3", tmp_path / "policy.onnx")
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"pip install 'lsac\[export\]'"):
+        exported("td3", tmp_path / "policy.onnx")
