@@ -11,7 +11,15 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 gc.set_threshold(200_000, 20, 100)  # or Python looks through all that JAX holds, over and over
 
 
-LONGEST = ("test_survival.py", "test_docs.py", "test_learn.py", "test_run.py", "test_agents.py", "test_golden.py")
+LONGEST = (
+    "test_survival.py",
+    "test_docs.py",
+    "test_learn.py",
+    "test_run.py",
+    "test_agents.py",
+    "test_golden.py",
+    "test_devices.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -59,7 +59,7 @@ REFUSED = [
     ({"alpha_init": 0.0}, "--alpha-init 0.0: must be greater than 0"),
     ({"tau": 0.0}, "--tau 0.0: must be greater than 0 and at most 1"),
     ({"tau": 5.0}, "--tau 5.0: must be greater than 0 and at most 1"),
-    ({"activation": "swish"}, "--activation swish: must be one of relu, gelu, tanh, mish"),
+    ({"activation": "swish"}, "--activation swish: must be one of relu, gelu, elu, tanh, mish"),
 ]
 """Options that cannot work, and the whole sentence: the flag, the value and what is right."""
 
@@ -158,6 +158,7 @@ ON_POLICY = [
     ({"utd": 2.0}, "--utd 2.0: must be 1, this agent learns on-policy"),
     ({"learning_starts": 64}, "--learning-starts 64: must be 0, this agent learns on-policy"),
     ({"normalise_observations": True}, "--normalise-observations: this agent does so by itself, see --obs-clip"),
+    ({"scale_rewards": True}, "--scale-rewards: this agent scales its returns by itself"),
     ({"epochs": 0}, "--epochs 0: must be at least 1"),
     ({"minibatches": 0}, "--minibatches 0: must be at least 1"),
     ({"minibatches": 5}, "--minibatches 5: must divide --chunk 64"),
@@ -217,6 +218,7 @@ def test_every_rule_between_options_has_an_example():
     assert len(rules()) > 5
     refused = [experiment(**options) for options, _ in REFUSED] + [Experiment(NO_ROOM, "Pendulum-v1")]
     refused += [Experiment(BACKWARDS, "Pendulum-v1"), Experiment(sac.Config(), "no id")]
+    refused += [Experiment(lsac.Config(log_std_min=1.0), "Pendulum-v1")]
     refused += [Experiment(redq.Config(critics=2, subset=3), "Pendulum-v1")]
     refused += [Experiment(agent, "Pendulum-v1") for agent in (ONE_ROW, FEW_PAIRS, *(a for a, _ in GENERATORS))]
     refused += [on_policy_experiment(**options) for options, _ in ON_POLICY]

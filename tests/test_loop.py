@@ -168,7 +168,7 @@ def test_an_agent_goes_on_with_what_an_inspection_of_its_generated_transitions_f
             raise fault
         return {"dynamics_error": 100 * sample.generated[:, 0, 0] + np.arange(2)}
 
-    monkeypatch.setattr(running, "inspector", lambda source: inspect)
+    monkeypatch.setattr(running, "inspector", lambda source, repeat: inspect)
     experiment = Experiment(
         *(Config(), "lsac/TimeLimited-v0"),
         **{"steps": CHUNK * CHUNKS, "seeds": 2, "chunk": CHUNK, "log_every": CHUNK, "learning_starts": 0},
@@ -191,7 +191,8 @@ def test_an_agent_goes_on_with_what_an_inspection_of_its_generated_transitions_f
 
 @pytest.mark.parametrize(("shares", "warnings"), [((0.0, 0.0), 1), ((0.0, 0.25), 0)])
 def test_a_run_warns_once_if_no_seed_uses_its_generated_transitions(shares, warnings, monkeypatch):
-    monkeypatch.setattr(running, "inspector", lambda source: lambda sample: {"dynamics_error": np.array([17.0, 15.2])})
+    found = {"dynamics_error": np.array([17.0, 15.2])}
+    monkeypatch.setattr(running, "inspector", lambda source, repeat: lambda sample: dict(found))
     judge = lambda state, error: (state, {"synthetic_share": jnp.where(error > 16, *shares)})  # noqa: E731
     (experiment, *more), said = refreshing(monkeypatch, judge), []
     run(dataclasses.replace(experiment, seeds=2), *more, observer=Observer(say=said.append))
@@ -246,7 +247,7 @@ def test_an_agent_that_knows_its_soft_values_has_no_bias(monkeypatch):
     def make_knowing(config, spec):
         alpha = lambda state: 0.1 * (1.0 + state[0])  # noqa: E731
         act = lambda policy, obs, key, explore: jax.random.uniform(key, (1,), minval=-1.0) if explore else jnp.zeros(1)  # noqa: E731
-        entropy = Entropy(alpha, lambda policy, obs, key: jnp.float32(log_2))
+        entropy = Entropy(alpha, lambda policy, memory, obs, key: jnp.float32(log_2))
         return make(config, spec)._replace(act=memoryless(act), values=Values(alpha, value, entropy))
 
     monkeypatch.setitem(AGENTS, "knowing", types.SimpleNamespace(Config=Config, make=make_knowing))

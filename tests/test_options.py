@@ -44,7 +44,7 @@ SOURCE = Path(lsac.__file__).parent
 SPEC = spec_of(3, 2)
 ROWS = 64
 
-FREE = {"target_entropy", "log_std_init"}
+FREE = {"target_entropy", "log_std_init", "log_std_min", "log_std_max", "entropy_per_action"}
 """Numbers for which every finite value means something."""
 
 

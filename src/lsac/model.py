@@ -23,6 +23,7 @@ from lsac import streams
 from lsac.agents import AGENTS, summary
 from lsac.collect import snapshot
 from lsac.envs import sources
+from lsac.envs.repeat import repeated
 from lsac.errors import CheckpointError, InputError
 from lsac.options import shown, typed
 from lsac.presets import preset as find_preset
@@ -32,6 +33,7 @@ from lsac.runs.experiment import warnings as known_warnings
 from lsac.runs.folder import RunFolder
 from lsac.runs.keywords import Listed, require_known, with_options
 from lsac.runs.wording import counted, in_python
+from lsac.train import export
 from lsac.train import trained as files
 from lsac.train.acting import ALL, Predictor, Recurrence
 from lsac.train.callbacks import Callback, Callbacks
@@ -42,6 +44,7 @@ from lsac.train.run import Observer, Start, new_folder, require_memory, run
 from lsac.train.stopping import Interrupts
 from lsac.train.trained import Trained
 from lsac.types import EnvSpec
+from lsac.version import __version__
 
 Env = str | gym.Env | Callable[[], gym.Env]
 """The id of an environment, an environment, or a function that creates one."""
@@ -129,7 +132,7 @@ class Model:
             raise InputError(f"seeds={e.seeds}, num_envs={e.num_envs}: {environments.why_single}")
         self._given, self.experiment = given, e
         self.logger = Recorder(self)
-        self.env = environments.training.make()
+        self.env = repeated(environments.training.make(), e.action_repeat)
         self._recreatable = environments.recreatable
         self._spaces = environments.space
         self._agent = make_agent(e, self._spec())
@@ -183,7 +186,7 @@ class Model:
         check(experiment)
         if jax.default_backend() == "cpu" and experiment.steps > experiment.capacity:
             require_memory(experiment, environments.spec(experiment.gamma), replays=2)  # `_ended` makes a copy
-        callbacks = Callbacks(callback, self, experiment.num_envs)
+        callbacks = Callbacks(callback, self, experiment.num_envs * experiment.action_repeat)
         step = start.record["step"] if isinstance(start, Checkpoint) else 0
         callbacks.begin(step)
         _warn(experiment, environments, step)
@@ -304,7 +307,7 @@ class Model:
             experiment = model.experiment
             if step < experiment.steps or opened.checkpoints.newest() == opened.checkpoints.stopped:
                 environments = model._given.environments()
-                callbacks = Callbacks(callback, model, experiment.num_envs)
+                callbacks = Callbacks(callback, model, experiment.num_envs * experiment.action_repeat)
                 callbacks.begin(step)
                 _warn(experiment, environments, step)
                 model._train(experiment, environments, _Task(opened, True, None), callbacks, progress_bar)
@@ -362,6 +365,33 @@ class Model:
         return seeds.index(seed)
 
     # Saving and loading
+
+    @_python_names()
+    def export(self, path: str | Path, seed: int | None = None) -> export.Exported:
+        """Writes the deterministic policy of one seed, by default `best_seed`, as an ONNX file, which runs without
+        lsac and JAX. Normalisation of observations and the scaling of actions to the environment's range are inside.
+
+        The file is first run in onnxruntime and compared with `predict`; the result says how far the two differ.
+        """
+        chosen = self.best_seed if seed is None else seed
+        index = self._seed_index(chosen)
+        if index == ALL:
+            raise InputError('seed: "all" cannot be exported, a file holds the policy of one seed')
+        policy = self._predictor.policy(index, None, -1, self._read_policies)
+
+        def predict(rows: np.ndarray) -> np.ndarray:
+            return self._predictor.of_rows(policy, rows, index)
+
+        source, spaces = self._given.environments().evaluation, self._spaces
+        if source is None:
+            observations = export.sampled(spaces)
+        else:
+            env = source.make()
+            observations = export.visited(repeated(env, self.experiment.action_repeat), spaces, predict)
+            source.release(env)
+        about = {"algorithm": self.algorithm, "env": self.experiment.env, "seed": str(chosen)}
+        about |= {"step": str(self.num_timesteps), "lsac": __version__}
+        return export.export(Path(path), self._agent, policy, spaces, observations, predict, about)
 
     def save(self, path: str | Path, replay: bool = False) -> Path:
         """Writes parameters, optimiser states and settings to one safetensors file.

@@ -10,6 +10,7 @@ between fields are written in a method `check(self, experiment)` of the algorith
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import types
@@ -195,11 +196,14 @@ class RunOptions(Protocol):
     @property
     def normalise_observations(self) -> bool: ...
 
+    @property
+    def scale_rewards(self) -> bool: ...
+
 
 def check_options(config: Any, prefix: str = "") -> None:
     """Raises an error for the first option of a dataclass, nested ones included, whose value is not allowed."""
-    hints = typing.get_type_hints(type(config), include_extras=True)
-    plain = typing.get_type_hints(type(config))
+    kind: type = type(config)
+    hints, plain = _hints(kind), _hints(kind, with_markers=False)
     for field in dataclasses.fields(config):
         name, value = prefix + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -210,6 +214,12 @@ def check_options(config: Any, prefix: str = "") -> None:
         problem = _problem(value, hints[field.name])
         if problem:
             raise InputError(f"{flag(name)} {_text(value)}: {problem}")
+
+
+@functools.cache
+def _hints(cls: type, with_markers: bool = True) -> dict[str, Any]:
+    """The type hints of a dataclass, which Python would evaluate anew for every file that is read."""
+    return typing.get_type_hints(cls, include_extras=with_markers)
 
 
 def _is_exactly(value: Any, converted: Any) -> bool:
@@ -260,7 +270,7 @@ def flag(name: str) -> str:
 
 def marked(cls: type, kind: type[Marker]) -> list[str]:
     """The names of a dataclass's options that have a marker of this kind."""
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     return [field.name for field in dataclasses.fields(cls) if any(_markers(hints[field.name], kind))]
 
 
@@ -283,7 +293,7 @@ def read_options(cls: type, data: Any, where: str) -> Any:
     """Builds a dataclass from a dict of its fields, whose names and types are checked."""
     if not isinstance(data, dict):
         raise InputError(f"{where}: must be a table of options")
-    hints, full = typing.get_type_hints(cls), typing.get_type_hints(cls, include_extras=True)
+    hints, full = _hints(cls, with_markers=False), _hints(cls)
     names = {field.name for field in dataclasses.fields(cls)}
     for name in data:
         if name not in names:

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from lsac.cli import tools, training
+from lsac.cli import analyse, policies, reporting, sweeping, tools, training, tuning
 from lsac.errors import LsacError
 from lsac.train.stopping import abandoned_work
 
@@ -16,8 +16,12 @@ Train, compare and understand continuous-control agents.
 
   lsac train ALGO --env ID     train an agent, all seeds in one compiled program
   lsac resume DIR              continue a run that was stopped, or make it longer
-  lsac eval DIR                run the trained policies and print their returns
-  lsac report DIR... --out DIR plot curves and write a table
+  lsac sweep --suite NAME      train a list of experiments, or those of a Python file
+  lsac tune ALGO --env ID      search for good options
+  lsac eval DIR                run the trained policies and print their returns; film them
+  lsac export DIR --out FILE   write a trained policy as ONNX
+  lsac report DIR... --out DIR plot curves, compare, and write tables and a page
+  lsac analyse NAME DIR        study a run: bias of values, densities, stability, …
   lsac doctor                  show versions, devices and simulation speed of this machine
   lsac bench [ALGO...]         time an update and its matrix products
 
@@ -28,8 +32,12 @@ Help on a command: lsac COMMAND --help
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": training.train,
     "resume": training.resume,
-    "eval": tools.evaluate,
-    "report": tools.report,
+    "sweep": sweeping.sweep,
+    "tune": tuning.tune,
+    "eval": policies.evaluate,
+    "export": policies.export,
+    "report": reporting.report,
+    "analyse": analyse.analyse,
     "doctor": tools.doctor,
     "bench": tools.bench,
 }

@@ -1,114 +1,13 @@
-"""The commands `eval`, `report`, `doctor` and `bench`."""
+"""The commands `doctor` and `bench`."""
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from lsac.cli.arguments import import_modules, parse
+from lsac.cli.arguments import parse
 from lsac.errors import InputError
-
-# eval
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluate:
-    run: tyro.conf.Positional[Path]
-    """folder of the run"""
-    episodes: int = 10
-    """episodes per seed"""
-    policy: str = "last"
-    """last (of the newest checkpoint) or best (in the evaluations during training)"""
-    stochastic: tyro.conf.FlagCreatePairsOff[bool] = False
-    """use exploratory actions instead of deterministic ones"""
-    module: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """module to import first; needed if the run's environment is module:Env, and for its wrappers; can be repeated"""
-
-
-EVAL_HELP = """Run the trained policies of every seed and print their returns.
-
-Examples:
-  lsac eval runs/cheetah
-  lsac eval runs/cheetah --episodes 20 --policy best
-"""
-
-
-def evaluate(args: list[str]) -> int:
-    from lsac.train.evaluate_run import evaluate_run
-
-    given = parse(Evaluate, args, "lsac eval", EVAL_HELP)
-    import_modules(given.module)
-    if given.episodes < 1:
-        raise InputError(f"--episodes {given.episodes}: must be at least 1")
-    if given.policy not in ("last", "best"):
-        raise InputError(f"--policy {given.policy}: must be last or best")
-    print(evaluate_run(given.run, given.episodes, given.policy, not given.stochastic))
-    return 0
-
-
-# report
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """folders of runs"""
-    out: Path
-    """folder for the figures and tables"""
-    band: str = "t"
-    """band around the mean over seeds: t (95 % t-interval), bootstrap (95 %), std, minmax or none"""
-    pool: bool = False
-    """join runs that differ only in their seeds, or in their length, into one curve"""
-    labels: tuple[str, ...] = ()
-    """names of the curves, in the order of the runs; default: the algorithms, with folders where needed"""
-    format: tuple[str, ...] = ("png",)
-    """formats of the figures: png, pdf, svg"""
-    columns: int = 2
-    """width of the learning curves, in columns of a paper: 1 (3.4 inches) or 2 (7 inches)"""
-
-
-REPORT_HELP = """Plot learning curves and diagnostics, mean and band over seeds, and write tables.
-
-Examples:
-  lsac report runs/cheetah --out report
-  lsac report runs/cheetah runs/hopper --labels new old --band std --out report
-  lsac report runs/cheetah runs/hopper --format pdf svg --columns 1 --out report
-"""
-
-
-def _require_one_of(option: str, value: Any, right: Iterable[Any]) -> None:
-    if value not in right:
-        *others, last = map(str, right)
-        raise InputError(f"{f'--{option} {value}'.strip()}: must be {', '.join(others)} or {last}")
-
-
-def report(args: list[str]) -> int:
-    from lsac.analysis.figures import FORMATS, WIDTHS, Look
-    from lsac.analysis.load import load_runs, pool
-    from lsac.analysis.names import check_labels, label
-    from lsac.analysis.report import write_report
-    from lsac.analysis.stats import BANDS
-
-    given = parse(Report, args, "lsac report", REPORT_HELP)
-    if not given.runs:
-        raise InputError("lsac report: name at least one folder of a run")
-    _require_one_of("band", given.band, BANDS)
-    _require_one_of("columns", given.columns, WIDTHS)
-    for format in given.format or ("",):
-        _require_one_of("format", format, FORMATS)
-    runs = load_runs(given.runs)
-    runs = pool(runs) if given.pool else runs
-    labels = check_labels(runs, given.labels) if given.labels else label(runs)
-    try:
-        look = Look(given.band, given.columns, tuple(dict.fromkeys(given.format)))
-        paths = write_report(runs, labels, given.out, look)
-    except OSError as error:
-        raise InputError(f"--out {given.out}: cannot be written ({error.strerror})") from None
-    print(*paths, sep="\n")
-    return 0
-
 
 # doctor
 
@@ -155,16 +54,26 @@ class Bench:
     """updates per measurement; default: 4 on a CPU, else 32, as in a chunk of training"""
     efficiency: Annotated[bool, tyro.conf.arg(name="algorithms"), tyro.conf.FlagCreatePairsOff] = False
     """one table of all algorithms: time of an update and of its critics, parameters, memory, and the paper's numbers"""
+    scaling: tyro.conf.FlagCreatePairsOff[bool] = False
+    """curves of one algorithm, lsac by default: time of an update over sizes, beside the least that it could be"""
+    axes: tuple[str, ...] = ()
+    """what --scaling varies: seeds, chains, batch, replay, observation, each with values of its own if wanted
+    (seeds=1,10,100); default: all that the algorithm has"""
+    out: Path | None = None
+    """CSV file for the points of --scaling; the curves are drawn beside it"""
 
 
 BENCH_HELP = """Time one update of an algorithm and its matrix products alone; count its parameters and memory.
 
-The ratio of the two means little on a machine that is busy with other work.
+The ratio of the two means little on a machine that is busy with other work. With --scaling, the floor beside an update
+is the longer of two times: its matrix products at the rate of one large product, and reading and writing its weights,
+targets and moments once at the rate of one large copy.
 
 Examples:
   lsac bench lsac
   lsac bench sac --env Hopper-v5 --seeds 5
   lsac bench --algorithms --env HalfCheetah-v4
+  lsac bench sac --scaling --axes seeds=1,10 batch=64,256 --out scaling.csv
 """
 
 
@@ -172,16 +81,28 @@ def bench(args: list[str]) -> int:
     import jax
 
     from lsac.cli.bench import efficiency, table
+    from lsac.cli.scaling import curves
 
     given = parse(Bench, args, "lsac bench", BENCH_HELP)
     updates = given.updates if given.updates is not None else 4 if jax.default_backend() == "cpu" else 32
     for name, value in {"seeds": given.seeds, "rounds": given.rounds, "updates": updates}.items():
         if value < 1:
             raise InputError(f"--{name} {value}: must be at least 1")
+    sizes = (given.env, given.preset, given.seeds, given.rounds, updates)
+    if given.scaling:
+        if given.efficiency:
+            raise InputError("--scaling: draws the curves of one algorithm, leave out --algorithms")
+        if len(given.algorithms) > 1:
+            raise InputError(f"--scaling: draws the curves of one algorithm, not of {' and '.join(given.algorithms)}")
+        curves(given.algorithms[0] if given.algorithms else "lsac", *sizes, given.axes, given.out)
+        return 0
+    for name, value in {"axes": given.axes, "out": given.out}.items():
+        if value:
+            raise InputError(f"--{name}: is an option of --scaling")
     if given.efficiency:
         if given.algorithms:
             raise InputError(f"--algorithms: times all algorithms, leave out {' '.join(given.algorithms)}")
-        efficiency(given.env, given.preset, given.seeds, given.rounds, updates)
+        efficiency(*sizes)
         return 0
-    table(given.algorithms, given.env, given.preset, given.seeds, given.rounds, updates)
+    table(given.algorithms, *sizes)
     return 0

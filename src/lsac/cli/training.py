@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from lsac.presets import Preset
     from lsac.runs.experiment import Experiment
     from lsac.runs.folder import RunFolder
+    from lsac.runs.weights_and_biases import Board
+    from lsac.train.display import Display
+    from lsac.train.logger import Progress, Watch
 
 STOPPED = 75
 """Exit code of a run that was stopped by a signal and saved; `lsac resume` continues it."""
@@ -35,25 +38,17 @@ Presets, whose settings the other options override:
 
 
 def train(args: list[str]) -> int:
-    from lsac.agents import AGENTS, summary
+    from lsac.agents import summary
     from lsac.envs.sources import of_experiment
-    from lsac.presets import preset, presets
-    from lsac.runs.experiment import Experiment, check, find_algorithm
+    from lsac.presets import presets
+    from lsac.runs.experiment import Experiment, check
     from lsac.runs.folder import default_path
     from lsac.train.run import new_folder
 
     if not args or args[0].startswith("-"):
-        print(
-            f"usage: lsac train ALGO --env ID [options]\n\nalgorithms: {', '.join(AGENTS)}\n"
-            "options of one: lsac train sac --help\n\nExample:\n"
-            "  lsac train sac --env Pendulum-v1 --preset quickstart"
-        )
-        return 0 if args[:1] in (["--help"], ["-h"]) else 2
+        return usage(args, "lsac train ALGO --env ID", "lsac train sac --env Pendulum-v1 --preset quickstart")
     algorithm, args = args[0], args[1:]
-    config = find_algorithm(algorithm).Config
-    translate(args)
-    name = peek(args, "--preset") or "default"
-    defaults = preset(algorithm, name, peek(args, "--env") or "")
+    config, name, defaults = defaults_of(algorithm, args)
 
     @dataclasses.dataclass(frozen=True)
     class Options:
@@ -64,6 +59,10 @@ def train(args: list[str]) -> int:
         """folder of the run; default: a new one in runs/"""
         overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
         """replace the run that is in the folder"""
+        wandb: tyro.conf.FlagCreatePairsOff[bool] = False
+        """also send metrics to Weights & Biases, as one run per seed"""
+        wandb_project: str | None = None
+        """project on Weights & Biases; default: lsac"""
 
     text = TRAIN_HELP.format(algorithm=algorithm, idea=summary(algorithm), presets=_described(presets(algorithm)))
     given = parse(Options, args, f"lsac train {algorithm}", text, default=Options(defaults, name))
@@ -73,7 +72,45 @@ def train(args: list[str]) -> int:
     check(experiment)
     environments = of_experiment(experiment)
     folder = new_folder(given.out or default_path(experiment), experiment, environments, given.overwrite)
-    return _run(experiment, environments, folder, resume=False)
+    try:
+        board = _board(given.wandb, given.wandb_project, folder, experiment)
+    except BaseException:
+        folder.discard()
+        raise
+    return _run(experiment, environments, folder, board, resume=False)
+
+
+def _board(wanted: bool, project: str | None, folder: "RunFolder", experiment: "Experiment") -> "Board | None":
+    """The run on Weights & Biases, if it is wanted."""
+    from lsac.runs.weights_and_biases import Board
+
+    if not wanted:
+        if project is not None:
+            raise InputError(f"--wandb-project {project}: is an option of --wandb")
+        return None
+    return Board(folder.path, experiment, project, print)
+
+
+def usage(args: list[str], form: str, example: str) -> int:
+    """Prints how a command is used that begins with the name of an algorithm; returns the exit code."""
+    from lsac.agents import AGENTS
+
+    print(
+        f"usage: {form} [options]\n\nalgorithms: {', '.join(AGENTS)}\n"
+        f"options of one: {form.partition(' ALGO')[0]} sac --help\n\nExample:\n  {example}"
+    )
+    return 0 if args[:1] in (["--help"], ["-h"]) else 2
+
+
+def defaults_of(algorithm: str, args: list[str]) -> "tuple[type, str, Experiment]":
+    """The type of an algorithm's options, the name of the preset that the user has chosen, and its experiment."""
+    from lsac.presets import preset
+    from lsac.runs.experiment import find_algorithm
+
+    config = find_algorithm(algorithm).Config
+    translate(args)
+    name = peek(args, "--preset") or "default"
+    return config, name, preset(algorithm, name, peek(args, "--env") or "")
 
 
 def _described(presets: "dict[str, Preset]") -> str:
@@ -83,7 +120,13 @@ def _described(presets: "dict[str, Preset]") -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _run(experiment: "Experiment", environments: "Environments", folder: "RunFolder", resume: bool) -> int:
+def _run(
+    experiment: "Experiment",
+    environments: "Environments",
+    folder: "RunFolder",
+    board: "Board | None",
+    resume: bool,
+) -> int:
     """Trains until the end, or until a signal; then saves the run."""
     from lsac.runs.experiment import warnings
     from lsac.runs.folder import resume_command
@@ -94,24 +137,40 @@ def _run(experiment: "Experiment", environments: "Environments", folder: "RunFol
     stop = Stop(final=True)
     before = {s: signal.signal(s, stop.request) for s in (signal.SIGINT, signal.SIGTERM)}
     e, command = experiment, resume_command(folder.path, (experiment.env, *experiment.wrappers))
+    finished = False
     try:
         with Display() as display:
             seeds = ("seed " if e.seeds == 1 else "seeds ") + ", ".join(map(str, e.seed_list))
             display.say(f"{e.algorithm} on {e.env}, {e.total_steps:,} steps, {seeds}")
             for warning in warnings(e, folder.checkpoints.step() if resume else 0):
                 display.say(warning)
-            observer = Observer(display.watch, display.say, display.fitting)
+            observer = Observer(_watched(display, board), display.say, display.fitting)
             result = run(e, environments, folder=folder, resume=resume, observer=observer, stop=stop)
         if not result.finished:
             print(f"stopped and saved at step {result.step:,}; continue with: {command}")
             return STOPPED
+        finished = True
         _conclude(folder)  # a signal that comes now is too late to stop anything
         return 0
     except Stopped:
         raise Stopped(f"stopped before the first step; continue with: {command}") from None
     finally:
+        if board is not None:
+            board.close(failed=not finished)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _watched(display: "Display", board: "Board | None") -> "Watch":
+    """What is called with every line of metrics."""
+    if board is None:
+        return display.watch
+
+    def watch(progress: "Progress") -> None:
+        display.watch(progress)
+        board.log(progress.lines)
+
+    return watch
 
 
 def _conclude(folder: "RunFolder") -> None:
@@ -137,6 +196,10 @@ class Resume:
     """folder of the run"""
     steps: int | None = None
     """new total of environment steps per seed, to extend the run"""
+    wandb: tyro.conf.FlagCreatePairsOff[bool] = False
+    """also send metrics to Weights & Biases: to the runs that the training began there, or to new ones"""
+    wandb_project: str | None = None
+    """project on Weights & Biases, if the run has none yet; default: lsac"""
     module: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """module to import first; needed if the run's environment is module:Env, and for its wrappers; can be repeated"""
 
@@ -179,7 +242,8 @@ def resume(args: list[str]) -> int:
         check(experiment)
         environments = of_experiment(experiment)
         require_memory(experiment, environments.spec(experiment.gamma))
-        return _run(experiment, environments, folder, resume=True)
+        board = _board(given.wandb, given.wandb_project, folder, experiment)
+        return _run(experiment, environments, folder, board, resume=True)
     finally:
         folder.release()
 

@@ -1,5 +1,6 @@
 """The description of a run: an immutable dataclass, checked once, written to config.json and read back from it."""
 
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -14,7 +15,7 @@ import jax
 import tyro
 
 from lsac.agents import AGENTS, Algorithm
-from lsac.agents.normalised import normalise_observations
+from lsac.agents.normalised import normalised
 from lsac.errors import InputError
 from lsac.options import (
     AddedLater,
@@ -61,19 +62,24 @@ class Experiment(Generic[C]):
     """the first seed"""
     num_envs: Count = 1
     """simulators per seed"""
+    action_repeat: Annotated[Count, AddedLater(before=1)] = 1
+    """environment steps with the same action, whose rewards are summed: together one decision, and one transition in
+    the replay; all steps of a run are counted in the environment's own steps"""
     utd: Annotated[float, FINITE_POSITIVE] = 1.0
-    """updates per environment step; 0.05 is one update every 20 steps"""
+    """updates per decision, which is one environment step unless --action-repeat is more; 0.05 is one update in 20"""
     chunk: Count = 32
-    """environment steps per seed between two exchanges of data and policy; the acting policy is one to two chunks old,
+    """decisions per seed between two exchanges of data and policy; the acting policy is one to two chunks old,
     except for on-policy agents, which always act with the newest policy"""
     gamma: Share = 0.99
-    """discount per step"""
+    """discount per decision"""
     time_limits_terminate: Annotated[bool, AddedLater(before=False)] = False
     """treat time limits as terminations, as some published code does"""
     learning_starts: CountOrZero = 5_000
     """environment steps with uniformly random actions before the first update"""
     normalise_observations: Annotated[bool, AddedLater(before=False)] = False
     """normalise observations by their running mean and std, inside the agent"""
+    scale_rewards: Annotated[bool, AddedLater(before=False)] = False
+    """divide rewards by a running scale of the discounted return, inside the agent, so that values stay near ±5"""
     replay_capacity: Count = 1_000_000
     """capacity of the replay buffer, in transitions per seed"""
     eval_every: CountOrZero = 5_000
@@ -85,7 +91,7 @@ class Experiment(Generic[C]):
     checkpoint_every: CountOrZero = 50_000
     """environment steps between checkpoints; 0 saves only at the end or at a stop"""
     workers: CountOrZero = 0
-    """processes that step the simulators, at most one per four simulators of a seed; 0 chooses by measurement"""
+    """processes that step the simulators, at most one per two simulators of a seed; 0 chooses by measurement"""
     env_timeout: Annotated[float, FINITE_POSITIVE] = 60.0
     """seconds after which a simulator that does not respond ends the run"""
     env_args: Annotated[tuple[str, ...], Arguments(), AddedLater(before=())] = ()
@@ -114,22 +120,27 @@ class Experiment(Generic[C]):
         return 1 if self.on_policy else round(self.chunk * self.utd)
 
     @property
+    def chunk_steps(self) -> int:
+        """Environment steps per seed in a chunk. A repeat that the end of an episode cuts short counts in full."""
+        return self.chunk * self.action_repeat
+
+    @property
     def total_steps(self) -> int:
         """Environment steps per seed: `steps`, rounded up to whole chunks."""
-        return math.ceil(self.steps / self.chunk) * self.chunk
+        return math.ceil(self.steps / self.chunk_steps) * self.chunk_steps
 
     def planned_updates(self, start: int = 0) -> int:
         """The number of updates that a run makes from step `start`, which ends a chunk, to its end."""
         first = max(start, self.learning_starts)
-        return max(0, self.total_steps // self.chunk - math.ceil(first / self.chunk)) * self.updates_per_chunk
+        chunks = self.total_steps // self.chunk_steps - math.ceil(first / self.chunk_steps)
+        return max(0, chunks) * self.updates_per_chunk
 
     @property
     def capacity(self) -> int:
         """Capacity of the replay to allocate: whole chunks, and no more than the run collects."""
         if self.on_policy:
             return self.chunk
-        chunks = math.ceil(min(self.replay_capacity, self.steps) / self.chunk)
-        return chunks * self.chunk
+        return min(math.ceil(self.replay_capacity / self.chunk) * self.chunk, self.total_steps // self.action_repeat)
 
     @property
     def seed_list(self) -> list[int]:
@@ -167,7 +178,7 @@ def warnings(experiment: Experiment, start: int = 0) -> list[str]:
     if start < e.total_steps and not e.planned_updates(start):
         found.append(
             f"warning: no update will be made: --steps {e.steps} is not more than --learning-starts "
-            f"{e.learning_starts}; try --learning-starts {e.steps // 10 // e.chunk * e.chunk}"
+            f"{e.learning_starts}; try --learning-starts {e.steps // 10 // e.chunk_steps * e.chunk_steps}"
         )
     if getattr(e.agent, "needs_gpu", False) and jax.default_backend() == "cpu":
         found.append(
@@ -194,7 +205,7 @@ def longer(experiment: Experiment, steps: int) -> Experiment:
 
 
 def _updates(experiment: Experiment, steps: int) -> int:
-    return math.ceil(steps / experiment.chunk) * experiment.updates_per_chunk
+    return math.ceil(steps / experiment.chunk_steps) * experiment.updates_per_chunk
 
 
 def _with_agent(experiment: Experiment, agent: Any) -> Experiment:
@@ -205,7 +216,7 @@ def make_agent(experiment: Experiment, spec: EnvSpec) -> Agent:
     """Creates the agent of an experiment."""
     e = for_run(experiment)
     agent = AGENTS[e.algorithm].make(e.agent, spec)
-    return normalise_observations(agent, spec) if e.normalise_observations else agent
+    return normalised(agent, spec, observations=e.normalise_observations, rewards=e.scale_rewards, num_envs=e.num_envs)
 
 
 def find_algorithm(name: str) -> Algorithm:
@@ -267,4 +278,8 @@ def _require_imported(env: str, where: str, to_run: bool) -> None:
 def versions() -> dict[str, str]:
     """Versions of all packages that can affect results."""
     packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco", "safetensors")
-    return {"lsac": __version__, "python": platform.python_version()} | {p: metadata.version(p) for p in packages}
+    found = {"lsac": __version__, "python": platform.python_version()} | {p: metadata.version(p) for p in packages}
+    for extra in ("dm_control", "gymnasium-robotics"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[extra] = metadata.version(extra)
+    return found

@@ -28,7 +28,10 @@ class Resumed(NamedTuple):
     kind: str
 
 
-WRITTEN = ("checkpoints", "tensorboard", "metrics.jsonl", "curve.png", "config.json")
+WRITTEN = (
+    *("checkpoints", "tensorboard", "wandb", "wandb.json", "analysis"),
+    *("metrics.jsonl", "curve.png", "config.json"),
+)
 """What a run writes into its folder."""
 
 
@@ -131,7 +134,7 @@ class RunFolder:
         for line in metrics.read_bytes().splitlines() if metrics.is_file() else []:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 step = max(step, int(json.loads(line)["step"]))
-        if experiment.checkpoint_every and step > experiment.checkpoint_every + experiment.chunk:
+        if experiment.checkpoint_every and step > experiment.checkpoint_every + experiment.chunk_steps:
             raise CheckpointError(
                 f"{self.checkpoints.root}: holds no checkpoint, but the run got to step {step:,}; "
                 f"to begin it again, remove {metrics}"

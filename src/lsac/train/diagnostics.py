@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from lsac.train.devices import Devices
 from lsac.train.learner import Critics
 from lsac.train.logger import Say
 from lsac.types import EnvSpec, Values
@@ -15,7 +16,7 @@ class Diagnostics:
     """Compares the values that critics predict with the returns that followed, and warns of critics that run apart."""
 
     def __init__(self, values: Values, spec: EnvSpec, seeds: list[int], say: Say):
-        self._value = jax.jit(jax.vmap(jax.vmap(values.value, in_axes=(None, 0, 0))))
+        self._value = Devices(len(seeds)).over_seeds(jax.vmap(values.value, in_axes=(None, 0, 0)))
         self._spec, self._seeds, self._say = spec, seeds, say
         self._warned: set[int] = set()
 

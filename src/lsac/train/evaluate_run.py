@@ -1,13 +1,14 @@
 """Loads the policies of a finished or stopped run from its folder, and evaluates them."""
 
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from lsac.collect import snapshot
-from lsac.envs.sources import of_experiment
+from lsac.envs.sources import Environments, Source, of_experiment
 from lsac.errors import CheckpointError
 from lsac.options import printable
 from lsac.runs.checkpoint import Checkpoint
@@ -63,18 +64,42 @@ def policies_of(folder: RunFolder, experiment: Experiment, spec: EnvSpec, which:
     return snapshots_of(checkpoint, make_agent(e, spec), e.seeds), [checkpoint.record["step"]] * e.seeds
 
 
+class Evaluated(NamedTuple):
+    """The policies of a run, and the environments in which they are evaluated."""
+
+    experiment: Experiment
+    environments: Environments
+    spec: EnvSpec
+    policies: np.ndarray
+    """[S, P] snapshots"""
+    steps: list[int]
+    """the step of each policy"""
+
+    @property
+    def source(self) -> Source:
+        assert self.environments.evaluation is not None
+        return self.environments.evaluation
+
+
+def load_policies(path: Path, which: str, render_mode: str | None = None) -> Evaluated:
+    """The last or best policies of a run."""
+    folder, e = RunFolder.open(path)
+    drawn = dataclasses.replace(e, env_args=(*e.env_args, f"render_mode={render_mode}")) if render_mode else e
+    environments = of_experiment(drawn)
+    spec = environments.spec(e.gamma)
+    policies, steps = policies_of(folder, e, spec, which)
+    expected = (e.seeds, snapshot.unflatten(make_agent(e, spec))[0])
+    if policies.shape != expected:
+        raise CheckpointError(f"{path}: its policies are {list(policies.shape)}, not {list(expected)}")
+    return Evaluated(e, environments, spec, policies, steps)
+
+
 def evaluate_run(path: Path, episodes: int, which: str, deterministic: bool) -> str:
     """Runs evaluation episodes and returns a summary, one line per seed."""
     cache_compilations()
-    folder, e = RunFolder.open(path)
-    environments = of_experiment(e)
-    spec, source = environments.spec(e.gamma), environments.evaluation
-    assert source is not None
-    policies, steps = policies_of(folder, e, spec, which)
-    workers = choose_workers(source, e, say=lambda text: None)
-    with evaluation_pool(e, spec, source, episodes, workers) as pool:
-        if pool.policy_shape != policies.shape:
-            raise CheckpointError(f"{path}: its policies are {list(policies.shape)}, not {list(pool.policy_shape)}")
+    e, _, spec, policies, steps = loaded = load_policies(path, which)
+    workers = choose_workers(loaded.source, e, say=lambda text: None)
+    with evaluation_pool(e, spec, loaded.source, episodes, workers) as pool:
         pool.evaluate(policies, max(steps), deterministic)
         played = pool.evaluated()
     lines = [

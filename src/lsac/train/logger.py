@@ -127,7 +127,7 @@ class Logger:
         window = jax.device_get(self._window)
         for i, metrics in enumerate(window):
             if names := [name for name, values in metrics.items() if not np.isfinite(values[seed_index])]:
-                return names, self._learned_to - (len(window) - 1 - i) * self._experiment.chunk
+                return names, self._learned_to - (len(window) - 1 - i) * self._experiment.chunk_steps
         return ["policy"], self._learned_to
 
     # Writing

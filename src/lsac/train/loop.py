@@ -43,6 +43,11 @@ class Loop:
         return self.position.step
 
     @property
+    def _learned(self) -> int:
+        """The same, also in the middle of a chunk, where an error may come."""
+        return self.learner.added * self._experiment.action_repeat
+
+    @property
     def returns(self) -> np.ndarray | None:
         """[S] mean returns of the newest evaluation; None if there was none."""
         return self._evaluations.latest
@@ -67,7 +72,7 @@ class Loop:
         the end, but not after an error: they start new episodes then."""
         if safe:
             return self._saver.checkpoint(self.position)
-        return self._saver.checkpoint(Position(self.learner.added), simulators=False)
+        return self._saver.checkpoint(Position(self._learned), simulators=False)
 
     def run(self, save_first: bool = False) -> bool:
         """Trains to the end (True) or until a stop is requested (False); either way the run is saved."""
@@ -119,20 +124,20 @@ class Loop:
         else:
             self._learn(chunk)
             self._collect_next(lagged, finite)
-        self.position.step += self._experiment.chunk
+        self.position.step += self._experiment.chunk_steps
         self.position.pending = None
         if self.step < self._experiment.steps:
             self._receive()
 
     def _learn(self, chunk: Stored) -> None:
         if self.step >= self._experiment.learning_starts:
-            self._logger.learned(self.learner.learn(chunk), self.step + self._experiment.chunk)
+            self._logger.learned(self.learner.learn(chunk), self.step + self._experiment.chunk_steps)
         else:
             self.learner.store(chunk)
 
     def _collect_next(self, policies: jax.Array, finite: jax.Array) -> None:
         """Starts to collect the chunk after the pending one, unless the run ends before it."""
-        following = self.step + self._experiment.chunk
+        following = self.step + self._experiment.chunk_steps
         self.position.lagged = policies
         if following < self._experiment.steps:
             snapshots = np.asarray(policies)
@@ -163,7 +168,7 @@ class Loop:
 
     def _due(self, every: int) -> bool:
         """Whether an action that takes place every `every` steps, and at the end of the run, is due now."""
-        crossed = every > 0 and self.step // every > (self.step - self._experiment.chunk) // every
+        crossed = every > 0 and self.step // every > (self.step - self._experiment.chunk_steps) // every
         return crossed or (every > 0 and self.step >= self._experiment.steps)
 
     # Refresh
@@ -172,7 +177,7 @@ class Loop:
         """A refresh due at the very last step is skipped if the process is about to exit; extending the run does it."""
         e, refresher = self._experiment, self.learner.refresher
         skipped = self._stop.final and self.step >= e.steps
-        return not skipped and refresher.refreshed_at != refresher.last(self.step, e.chunk, e.learning_starts)
+        return not skipped and refresher.refreshed_at != refresher.last(self.step, e.chunk_steps, e.learning_starts)
 
     def _refresh(self) -> None:
         learner = self.learner
@@ -273,7 +278,7 @@ class Loop:
 
     def _save_after_fault(self) -> None:
         """Saves what was learned before a simulator failed; a resume starts new episodes."""
-        step = self.learner.added
+        step = self._learned
         if not self._saver.active or step <= max(0, self._saved_at) or not np.asarray(self.learner.finite).all():
             return
         try:

@@ -62,7 +62,7 @@ class Saver:
     def __init__(self, parts: Parts, folder: RunFolder | None, say: Callable[[str], None]):
         self._parts, self._folder, self.say = parts, folder, say
         e = parts.experiment
-        self._unsaved = Unsaved(e.capacity + e.chunk, min(e.checkpoint_every, e.replay_capacity))
+        self._unsaved = Unsaved(e.capacity + e.chunk, min(-(-e.checkpoint_every // e.action_repeat), e.replay_capacity))
         self._best_unwritten = False
 
     @property
@@ -107,7 +107,7 @@ class Saver:
         try:
             if self._best_unwritten:
                 self._save_best(self._folder)
-            total = position.step + _pending(position)
+            total = position.step // self._parts.experiment.action_repeat + _pending(position)
             self._folder.checkpoints.save(position.step, state | beside, record, self._unsaved, total, stopped)
         except OSError as error:
             raise SaveFailed(
@@ -170,27 +170,29 @@ class Saver:
         e, record, path = self._parts.experiment, checkpoint.record, checkpoint.path
         counters = [field(record, name, int, path) for name in COUNTERS]
         step, pending, updates, refreshed_at, generated_at = counters
-        starts = -(-e.learning_starts // e.chunk) * e.chunk
-        learned = max(0, step - starts) // e.chunk * e.updates_per_chunk
-        fits = step >= 0 and step % e.chunk == 0 and pending in (0, e.chunk)
+        starts = -(-e.learning_starts // e.chunk_steps) * e.chunk_steps
+        learned = max(0, step - starts) // e.chunk_steps * e.updates_per_chunk
+        fits = step >= 0 and step % e.chunk_steps == 0 and pending in (0, e.chunk)
         last = self._parts.learner.refresher.last
-        refreshes = {last(at, e.chunk, e.learning_starts) for at in (step, max(0, step - e.chunk))}  # done or due
+        before = max(0, step - e.chunk_steps)
+        refreshes = {last(at, e.chunk_steps, e.learning_starts) for at in (step, before)}  # done or due
         fits &= refreshed_at in refreshes and (generated_at == refreshed_at or refreshed_at == 0 <= generated_at)
         if not fits or updates != learned:
             found = ", ".join(f"{name} {count}" for name, count in zip(COUNTERS, counters, strict=True))
             raise CheckpointError(f"{path}: its counters cannot be those of this run ({found})")
-        least = min(step, e.capacity) + pending
+        added = step // e.action_repeat
+        least = min(added, e.capacity) + pending
         columns = self._parts.learner.replay.layout.arrays()
         wanted = {name: ((e.seeds, *column.shape), column.dtype) for name, column in columns.items()}
         stored = checkpoint.stored
         found_columns = {name: ((x.shape[0], *x.shape[2:]), x.dtype.name) for name, x in stored.items()}
-        if found_columns != wanted or not least <= stored[PACKED].shape[1] <= step + pending:
+        if found_columns != wanted or not least <= stored[PACKED].shape[1] <= added + pending:
             shapes = {name: list(x.shape) for name, x in stored.items()}
             raise CheckpointError(f"{path}: its transitions are {shapes}, but {e.seeds} seeds with {least} are needed")
 
     def _restore(self, checkpoint: Checkpoint, own: bool) -> tuple[Position, str]:
         self._require_fit(checkpoint)
-        _, learner, pool, evaluations, logger = self._parts
+        e, learner, pool, evaluations, logger = self._parts
         record, beside, stored = checkpoint.record, checkpoint.beside, checkpoint.stored
         evaluated = {k.split(".", 1)[1]: array for k, array in beside.items() if k.startswith("evaluation.")}
         captured = [beside[f"simulator.{i}"] for i in range(sum(k.startswith("simulator.") for k in beside))]
@@ -204,7 +206,7 @@ class Saver:
         step, pending = record["step"], record["pending"]
         split = stored[PACKED].shape[1] - pending
         older, newest = ({name: x[:, part] for name, x in stored.items()} for part in _parts(split))
-        learner.restore(state, older, step, record["updates"], record["generated_at"])
+        learner.restore(state, older, step // e.action_repeat, record["updates"], record["generated_at"])
         learner.refresher.refreshed_at = record["refreshed_at"]
         self._unsaved.reset(checkpoint.tail if own else stored)
         self._best_unwritten = not own and any(np.isfinite(returns))
@@ -218,7 +220,7 @@ class Saver:
                 raise ValueError("simulators is not a list of groups")
             pool.restore(groups)
         elif pending:
-            pool.reset(step + pending)
+            pool.reset(step + pending * e.action_repeat)
         lagged = beside.get("lagged.policies")
         if lagged is not None and (lagged.shape, lagged.dtype) != (policies.shape, policies.dtype):
             raise ValueError(f"the policies of the next chunk have shape {list(lagged.shape)}")

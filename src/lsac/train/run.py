@@ -14,6 +14,7 @@ from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 from lsac.collect.pool import Pool, evaluation_groups, training_groups
 from lsac.envs import rates
+from lsac.envs.repeat import repeated
 from lsac.envs.sources import Environments, Source, of_experiment
 from lsac.errors import Stopped
 from lsac.options import OwnBuffer, flag, marked
@@ -23,6 +24,7 @@ from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.folder import Resumed, RunFolder
 from lsac.runs.wording import counted
 from lsac.train import device_memory, fidelity
+from lsac.train.devices import Devices
 from lsac.train.diagnostics import Diagnostics
 from lsac.train.evaluation import Evaluations
 from lsac.train.learner import Learner, Sizes
@@ -117,15 +119,20 @@ def assembled(
     spec = found.spec(e.gamma)
     cache_compilations()
     agent = make_agent(e, spec)
-    observer.say(f"{require_memory(e, spec)}, on {jax.devices()[0]}")
+    if e.action_repeat > 1:
+        gammas = f"γ is {e.gamma:g} per decision, {e.gamma ** (1 / e.action_repeat):.4f} per step"
+        observer.say(f"every action is taken {e.action_repeat} times; {gammas}")
+    observer.say(require_memory(e, spec))
+    if unused := Devices(e.seeds).unused():
+        observer.say(unused)
     workers = choose_workers(found.training, e, observer.say)
     with ExitStack() as stack:
-        pool = Pool(e, spec, found.training, training_groups(e.seed_list, e.num_envs), workers)
+        pool = Pool(e, spec, found.training, training_groups(e.seed_list, e.num_envs, e.action_repeat), workers)
         stack.callback(pool.close)
         evaluation = None
         if e.eval_every and found.evaluation is not None:
-            share = e.workers or max(1, workers // 3)  # evaluations run beside training and may take longer
-            value_episodes = math.ceil(e.eval_episodes / VALUES_EVERY) if agent.values else 0
+            share = e.workers or max(1, workers // 2)  # evaluations run beside training and may take longer
+            value_episodes = judged_episodes(agent, e.eval_episodes)
             evaluation = stack.enter_context(
                 evaluation_pool(e, spec, found.evaluation, e.eval_episodes, share, value_episodes)
             )
@@ -139,8 +146,15 @@ def assembled(
         diagnostics = Diagnostics(agent.values, spec, e.seed_list, observer.say) if agent.values else None
         evaluations = Evaluations(evaluation, learner, diagnostics)
         parts = Parts(e, learner, pool, evaluations, logger)
-        inspect = inspector(found) if agent.refresh else None
+        inspect = inspector(found, e.action_repeat) if agent.refresh else None
         yield Loop(parts, Saver(parts, folder, observer.say), stop, inspect, observer.after_chunk)
+
+
+def judged_episodes(agent: Agent, episodes: int) -> int:
+    """The episodes of an evaluation whose returns are compared with values: all, or those that are played for it."""
+    if agent.values is None:
+        return 0
+    return episodes if agent.values.deterministic else math.ceil(episodes / VALUES_EVERY)
 
 
 @contextmanager
@@ -178,13 +192,13 @@ def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
     return found.workers if found else rates.cores()
 
 
-def inspector(environments: Environments) -> Inspect | None:
+def inspector(environments: Environments, action_repeat: int) -> Inspect | None:
     """A function that compares generated transitions with the simulator; None if an observation does not determine its
     state."""
     changed = environments.args or environments.wrappers or environments.training.recipe is None
     if changed or not fidelity.knows(environments.name):
         return None
-    env = environments.training.make()
+    env = repeated(environments.training.make(), action_repeat)
     return lambda sample: fidelity.inspect(env, np.asarray(sample.real), np.asarray(sample.generated))
 
 
@@ -206,16 +220,24 @@ def compiled_learner(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Lea
     return learner
 
 
+def bytes_per_seed(experiment: Experiment, spec: EnvSpec) -> tuple[int, int]:
+    """The sizes of one seed's replay and of its agent."""
+    state = jax.eval_shape(make_agent(experiment, spec).init, jax.eval_shape(lambda: jax.random.key(0)))
+    agent = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    return rb.nbytes(rb.layout_of(spec), experiment.capacity), agent
+
+
 def require_memory(experiment: Experiment, spec: EnvSpec, replays: int = 1) -> str:
     """Rejects a run whose replay, or several copies of it, and agents do not fit into memory; otherwise returns a
     sentence on what they take."""
     e = experiment
-    state = jax.eval_shape(make_agent(e, spec).init, jax.eval_shape(lambda: jax.random.key(0)))
-    agent = e.seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    replay = rb.nbytes(rb.layout_of(spec), e.capacity) * e.seeds * replays
+    devices = Devices(e.seeds)
+    seeds = device_memory.seeds_sharing(devices)
+    replay, agent = (seeds * size for size in bytes_per_seed(e, spec))
+    replay *= replays
     sizes = device_memory.size(replay), device_memory.size(agent)
     times = f"{replays} × " if replays > 1 else ""
-    what = f"replay of {times}{e.seeds} × {e.capacity:,} transitions ({sizes[0]}) and agents ({sizes[1]})"
+    what = f"replay of {times}{seeds} × {e.capacity:,} transitions ({sizes[0]}) and agents ({sizes[1]})"
     own = marked(type(e.agent), OwnBuffer)
     option = flag("replay_capacity" if replay >= agent or not own else own[0])
-    return device_memory.require(replay + agent, what, jax.devices()[0], f"lower {option} or --seeds")
+    return device_memory.require(replay + agent, what, devices, f"lower {option} or --seeds")
