@@ -22,7 +22,8 @@ from replays import spec_of
 import lsac as package
 from lsac import streams
 from lsac.agents import sac
-from lsac.collect.groups import Discounts, Group, make_actors
+from lsac.collect.actors import make_actors
+from lsac.collect.groups import Discounts, Group
 from lsac.collect.wire import GroupPlan
 from lsac.envs.gymnasium import Simulator
 from lsac.errors import EnvironmentFault, InputError, MemoryRefused
@@ -181,8 +182,8 @@ REFUSED = {
         "--env Pendulum-v99: no such Gymnasium environment",
     ),
     "missing package": (
-        ("train", "sac", "--env", "PointMaze_UMaze-v3"),
-        "--env PointMaze_UMaze-v3: no such Gymnasium environment; it belongs to the package gymnasium_robotics: ",
+        ("train", "sac", "--env", "PandaReach-v3"),
+        "--env PandaReach-v3: no such Gymnasium environment; it belongs to the package panda_gym: install it with: ",
     ),
     "missing module": (
         ("train", "sac", "--env", "nowhere_mod:My-v0"),
