@@ -21,10 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import lsac
+from commands import finish, lsac, start
 
 import lsac as package
 from lsac.agents import AGENTS
+from lsac.analyses import NAMES
 from lsac.cli import COMMANDS, bench, training
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,10 @@ SMALL = {
         **{"--seeds": "1", "--chains": "2", "--synthetic-capacity": "256", "--refresh-every": "96"},
         **{"--generator.width": "16", "--generator.dim-t": "16", "--generator.blocks": "1"},
         **{"--generator.train-steps": "10", "--generator.sample-batch": "256"},
+        **{"--width": "8", "--bins": "11"},
     },
+    "sweep": {"--seeds": "1", "--steps": "4000"},
+    "tune": {"--seeds": "2", "--steps": "4000", "--eval-every": "64", "--eval-episodes": "1"},
     "eval": {"--episodes": "1"},
     "doctor": {"--seconds": "0.1"},
     "bench": {"--preset": "quickstart", "--seeds": "1", "--rounds": "1", "--updates": "1"},
@@ -57,18 +61,21 @@ def shorter(command: list[str]) -> list[str]:
 
     Steps shrink to 64 + √steps, which leaves a longer run longer; networks, buffers and the random phase of a training
     become small; there are two seeds, and one of LSAC, whose program takes long to compile; an evaluation is one
-    episode, a measurement a tenth of a second or one update of a small agent.
+    episode, a video three frames, a measurement a tenth of a second or one update of a small agent.
     """
     name, args = command[0], list(command[1:])
-    options = SMALL.get(name, {})
+    options = dict(SMALL.get(name, {}))
     if name == "train":
         config = AGENTS[args[0]].Config if args[:1] and args[0] in AGENTS else None
         options = options | SMALL[f"train {'on' if getattr(config, 'on_policy', False) else 'off'}-policy"]
     options = options | SMALL.get(" ".join(command[:2]), {})
     if name == "train" and "--steps" not in args:
         args += ["--steps", str(LONG)]
-    if "--steps" in args:
-        options["--steps"] = str(64 + math.isqrt(int(args[args.index("--steps") + 1])))
+    if "--video" in args:
+        options["--video-steps"] = "2"
+    steps = args[args.index("--steps") + 1] if "--steps" in args else options.get("--steps")
+    if steps is not None:
+        options["--steps"] = str(64 + math.isqrt(int(steps)))
     for flag, value in options.items():
         if flag in args:
             args[args.index(flag) + 1] = value
@@ -129,10 +136,25 @@ def run(words: list[str]) -> None:
     key = (*short, "" if short[0] in ("doctor", "bench") else str(Path.cwd()))
     if key in done:
         return
-    result = lsac(*short)
+    # Ray forks, which a process that computes with JAX should not do
+    result = finish(start(*short)) if "ray" in short else lsac(*short)
     assert result.code == 0, f"{' '.join(words)}\n{result.out}\n{result.err}"
     assert "Traceback" not in result.err
     done.add(key)
+
+
+@pytest.mark.parametrize("plan", sorted((ROOT / "experiments").glob("*.txt")), ids=lambda path: path.stem)
+def test_every_line_of_a_plan_of_experiments_is_a_command(plan, monkeypatch):
+    """As far as its options: no environment is created and nothing is trained."""
+    checked = []
+    monkeypatch.setattr("lsac.envs.sources.of_experiment", checked.append)
+    monkeypatch.setattr("lsac.train.run.new_folder", lambda *args: None)
+    monkeypatch.setattr(training, "_run", lambda *args, **kwargs: 0)
+    lines = commands_of(plan.read_text())
+    for name, *words in lines:
+        result = lsac(*words, "--out", name)
+        assert result.code == 0, f"{name}: {result.err}"
+    assert len(checked) == len(lines) == len({name for name, *_ in lines})
 
 
 def test_shorter_leaves_the_rest_alone():
@@ -142,6 +164,8 @@ def test_shorter_leaves_the_rest_alone():
     assert shorter(["train", "sac"])[2:4] == ["--steps", "153"]
     assert shorter(["resume", "there", "--steps", "1000000"]) == ["resume", "there", "--steps", "1064"]
     assert shorter(["eval", "there", "--episodes", "20"]) == ["eval", "there", "--episodes", "1"]
+    assert shorter(["eval", "there", "--video", "x.mp4"])[-4:] == ["--episodes", "1", "--video-steps", "2"]
+    assert shorter(["sweep", "--suite", "smoke"]) == ["sweep", "--suite", "smoke", "--seeds", "1", "--steps", "127"]
     assert shorter(["doctor"]) == ["doctor", "--seconds", "0.1"]
     assert shorter(["report", "a", "--out", "b"]) == ["report", "a", "--out", "b"]
 
@@ -155,6 +179,16 @@ def execute(words: list[str]) -> None:
     elif words[0] == "pip":
         assert words[:2] == ["pip", "install"]
         assert set(re.findall(r"\[(\w+)\]", words[2])) <= PROJECT["optional-dependencies"].keys()
+    elif words[0] == "python":
+        without = "import runpy, sys; sys.modules |= {'jax': None, 'lsac': None}; runpy.run_path(sys.argv[1])"
+        shown = subprocess.run([sys.executable, "-c", without, words[1]], capture_output=True, text=True)
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.startswith("["), "it prints an action"
+    elif "=" in words[0]:
+        name, _, value = words[0].partition("=")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(name, value)
+            execute(words[1:])
     elif words == ["make", "test"]:
         assert [Path(step[0]).name for step in make("test")][-1] == "pytest"
     elif words[0] == "make":
@@ -202,14 +236,19 @@ def test_the_commands_of_the_readme(at_desk):
     for words in shown:
         execute(words)
     assert (at_desk / "runs/demo/curve.png").is_file(), "make demo leaves a learning curve"
-    assert {path.name for path in (at_desk / "report").iterdir()} == {
-        *("Pendulum-v1.png", "Pendulum-v1-diagnostics.png", "table.csv", "table.md", "table.tex")
-    }
+    tables = [f"{name}.{end}" for name in ("table", "efficiency", "provenance") for end in ("csv", "md", "tex")]
+    pictures = [f"Pendulum-v1{name}.{end}" for name in ("", "-diagnostics") for end in ("png", "svg")]
+    written = {path.name for path in (at_desk / "report").iterdir()}
+    assert written == {"index.html", "evaluations.csv", *pictures, *tables}
+
+
+RARELY = ("gpu", "tasks", "analyses", "sweeps")
+"""Guides that take long; what analyses do is tested on a run of their own."""
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(name, marks=pytest.mark.slow) if name == "gpu" else name for name in GUIDES if name != "agent"],
+    [pytest.param(name, marks=pytest.mark.slow) if name in RARELY else name for name in GUIDES if name != "agent"],
 )
 def test_the_code_of_the_guides(page, at_desk):
     """From top to bottom, as a reader would."""
@@ -297,9 +336,13 @@ def test_the_examples_of_train(algorithm, folders, monkeypatch):
     assert any(re.fullmatch(rf"Pendulum-v1-{algorithm}-seed0-\d{{8}}-\d{{6}}", name) for name in names)
 
 
+SLOW = ("bench", "sweep", "tune")
+"""Commands whose examples take long."""
+
+
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(name, marks=pytest.mark.slow) if name == "bench" else name for name in COMMANDS if name != "train"],
+    [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in COMMANDS if name != "train"],
 )
 def test_the_examples_of_the_other_commands(command, folders, monkeypatch):
     monkeypatch.chdir(folders["sac"])
@@ -309,7 +352,7 @@ def test_the_examples_of_the_other_commands(command, folders, monkeypatch):
         shutil.copytree("runs/cheetah", "runs/hopper")  # which no example makes
     assert examples(command), "every command has examples"
     monkeypatch.setattr(bench, "AGENTS", {"sac": AGENTS["sac"]})  # what is timed if none is named: minutes for all
-    for words in examples(command):
+    for words in [*examples(command), *(examples("tune", "sac") if command == "tune" else [])]:
         run(words)  # fails where the command does
 
 
@@ -330,6 +373,8 @@ OTHERS = {"--help", "--logdir"}
 @pytest.fixture(scope="module")
 def flags():
     commands = [["train", algorithm] for algorithm in AGENTS] + [[name] for name in COMMANDS if name != "train"]
+    commands += [["analyse", name] for name in NAMES]
+    commands += [["tune", "sac"]]
     return {flag for command in commands for flag in FLAG.findall(lsac(*command, "--help").out)}
 
 
