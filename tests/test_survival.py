@@ -1,6 +1,7 @@
 """What a run survives: other runs, full disks, numbers that are no numbers; and what it leaves behind."""
 
 import errno
+import itertools
 import json
 import os
 import random
@@ -38,8 +39,8 @@ def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, env, left, 
     """kill -9 at random moments: the same bytes in every file, the same numbers in every line."""
     alone, rng = tmp_path / "alone", random.Random(algorithm)
     assert torture.run(torture.train(algorithm, env, alone))[0] == 0
-    while left:  # a run may end before it was killed that often
-        killed = tmp_path / f"killed {left}"
+    for attempt in itertools.count():  # a run may end before it was killed that often, or at all
+        killed = tmp_path / f"killed {attempt}"
         orders = torture.commands(algorithm, env, killed)
         count, problem = torture.survive(orders, killed, rng, left, 8.0, signal.SIGKILL)
         left -= count
@@ -47,6 +48,8 @@ def test_a_killed_run_becomes_the_run_that_was_left_alone(algorithm, env, left, 
         assert torture.fingerprint(killed) == torture.fingerprint(alone)
         resumes = json.loads((killed / "config.json").read_text()).get("resumes", [])
         assert all(resume["kind"] in ("exact", "start") for resume in resumes)
+        if not left:
+            break
 
 
 @pytest.mark.slow
