@@ -18,6 +18,7 @@ from test_model import BATCH, OBS, TINY, Doubles, same
 
 from lsac import LSAC, PPO, SAC
 from lsac.analysis.load import load_run
+from lsac.collect.pool import Pool
 from lsac.errors import EnvironmentFault, InputError
 from lsac.runs.datafile import named, read, write
 from lsac.runs.experiment import for_run
@@ -408,6 +409,47 @@ def test_a_fault_of_the_environment_keeps_what_was_learned(tmp_path):
     env.fail_at = None
     model.learn(32, out=tmp_path / "run")
     assert model.num_timesteps == RunFolder(tmp_path / "run").checkpoints.step() == 128
+
+
+class Tires(Recorded):
+    """Fails in the second evaluation: each plays an episode of either policy, which have fifty steps here."""
+
+    def step(self, action):
+        if len(self.actions) == 110:
+            raise RuntimeError("broken")
+        obs, reward, *_ = super().step(action)
+        return obs, reward, False, len(self.actions) % 50 == 0, {}
+
+
+def break_down(*args, **options):
+    raise EnvironmentFault("broken")
+
+
+@pytest.mark.parametrize("cause", ["evaluation", "worker", "capture"])
+def test_a_fault_while_transitions_wait_to_be_learned_from_leaves_a_run_that_continues(cause, tmp_path, monkeypatch):
+    """An evaluation fails, a worker dies before it is told to go on, or simulators fail as they are captured."""
+    options = {"replay_capacity": 1_000, "checkpoint_every": 96 if cause == "capture" else 0, "eval_every": 0}
+    options |= {"eval_every": 48, "eval_episodes": 1} if cause == "evaluation" else {}
+    alone = SAC(Recorded(), seed=3, **TINY | options | {"eval_every": 0}).learn(128)._trained.run
+    collect = Pool.collect
+
+    def dies(self, policies, step, *more):
+        (break_down if step == 96 + TINY["chunk"] else collect)(self, policies, step, *more)
+
+    with monkeypatch.context() as patch:
+        if cause == "worker":
+            patch.setattr("lsac.train.loop._is_ready", lambda array: True)
+            patch.setattr(Pool, "collect", dies)
+        elif cause == "capture":
+            patch.setattr(Pool, "capture", break_down)
+        with pytest.raises(EnvironmentFault, match="broken"):
+            SAC(Recorded(), seed=3, eval_env=Tires, **TINY | options).learn(128, out=tmp_path / "run")
+    model = SAC.resume(tmp_path / "run", env=Recorded(), eval_env=Recorded)
+    assert model.num_timesteps == 128
+    count = 96 + TINY["chunk"]
+    for name, kept in model._trained.run.stored.items():
+        np.testing.assert_array_equal(kept[:, :count], alone.stored[name][:, :count])
+    assert model._trained.run.stored["first"][0, count], "a new episode"
 
 
 def test_a_fault_of_the_environment_saves_the_run_of_a_command(tmp_path):

@@ -88,17 +88,21 @@ class Loop:
         self.started = True
         self._saver.settle()
         try:
-            self._train()
-            finished = True
-        except Stopped:  # raised only at points from which a resume gives the same run
-            finished = False
+            finished = self._train_to_end_or_stop()
+            self._require_finite(self.learner.finite)  # also in runs without checkpoints
+            self._save(stopped=not finished)
         except EnvironmentFault:
             self._save_after_fault()
             raise
-        self._require_finite(self.learner.finite)  # also in runs without checkpoints
-        self._save(stopped=not finished)
         self.ended = True
         return finished
+
+    def _train_to_end_or_stop(self) -> bool:
+        try:
+            self._train()
+        except Stopped:  # raised only at points from which a resume gives the same run
+            return False
+        return True
 
     def _train(self) -> None:
         if self._refresh_due():  # it was interrupted by a stop
@@ -281,8 +285,9 @@ class Loop:
         step = self._learned
         if not self._saver.active or step <= max(0, self._saved_at) or not np.asarray(self.learner.finite).all():
             return
+        pending = self.position.pending if step == self.step else None  # the saver has these transitions already
         try:
-            position = Position(step, evaluated_at=self.position.evaluated_at)
+            position = Position(step, pending, self.position.evaluated_at)
             self._saver.save(position, stopped=True, simulators=False)
             self._saver.say(f"saved at step {step:,}, before the fault; a resume starts new episodes")
         except (SaveFailed, CheckpointError) as error:
