@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import textwrap
+from collections import Counter
 
 import pytest
 from commands import lsac
@@ -297,6 +298,18 @@ def test_runs_share_gpus_as_their_memory_allows():
     assert machine.shared_gpus(two, giga, 2, None, 100).jobs == 2, "no more than there are cores"
     odd = machine.shared_gpus(two, giga, 16, 3, 100)
     assert [slot["XLA_PYTHON_CLIENT_MEM_FRACTION"] for slot in odd.slots] == ["0.450", "0.900", "0.450"]
+
+
+def test_runs_go_to_the_gpu_on_which_they_fit():
+    giga = 2**30
+    two = [machine.Gpu("0", 80 * giga, 80 * giga), machine.Gpu("1", 12 * giga, 80 * giga)]
+    used = Counter(slot["CUDA_VISIBLE_DEVICES"] for slot in machine.shared_gpus(two, 10 * giga, 16, None, 100).slots)
+    assert used == {"0": 4, "1": 1}
+    forced = machine.shared_gpus(two, 10 * giga, 16, 7, 100).slots
+    assert Counter(slot["CUDA_VISIBLE_DEVICES"] for slot in forced) == {"0": 6, "1": 1}, "--jobs says so"
+    assert {slot["XLA_PYTHON_CLIENT_MEM_FRACTION"] for slot in forced} == {"0.150", "0.135"}
+    busy = [two[0], machine.Gpu("1", giga, 80 * giga)]
+    assert {slot["CUDA_VISIBLE_DEVICES"] for slot in machine.shared_gpus(busy, 10 * giga, 16, None, 100).slots} == {"0"}
 
 
 def test_runs_share_cores():

@@ -82,17 +82,25 @@ def shared_cores(count: int, jobs: int, experiments: int) -> Shares:
 
 
 def shared_gpus(found: Sequence[Gpu], needed: int, count: int, jobs: int | None, experiments: int) -> Shares:
-    """One run after the other is given to the GPU that has the fewest; each is limited to its share of the memory."""
-    fitting = [max(1, min(RUNS_PER_GPU, int(USABLE * gpu.free // needed))) for gpu in found]
+    """Each run is given to the GPU on which it has the most memory. A GPU gets more runs than fit only if all have as
+    many as fit, and --jobs asks for more."""
+    fitting = fitting_runs(found, needed)
     jobs = max(1, min(jobs or min(sum(fitting), count), experiments))
-    counts = [jobs // len(found) + (i < jobs % len(found)) for i in range(len(found))]
-    slots = [
-        gpu_environment(gpu.name, USABLE * gpu.free / gpu.total / on_it)
-        for turn in range(max(counts))
-        for gpu, on_it in zip(found, counts, strict=True)
-        if turn < on_it
-    ]
+    counts = [0] * len(found)
+    given = []
+    for _ in range(jobs):
+        open_ = [i for i in range(len(found)) if counts[i] < fitting[i]] or range(len(found))
+        chosen = max(open_, key=lambda i: found[i].free / (counts[i] + 1))
+        counts[chosen] += 1
+        given.append(chosen)
+    slots = [gpu_environment(found[i].name, USABLE * found[i].free / found[i].total / counts[i]) for i in given]
     return Shares(slots, _workers(count, jobs))
+
+
+def fitting_runs(found: Sequence[Gpu], needed: int) -> list[int]:
+    """How many runs fit on each GPU; if none fits anywhere, one on each may try, and is told why it does not."""
+    fitting = [min(RUNS_PER_GPU, int(USABLE * gpu.free // needed)) for gpu in found]
+    return fitting if any(fitting) else [1] * len(found)
 
 
 def gpu_environment(name: str | None, fraction: float) -> dict[str, str]:
