@@ -15,13 +15,13 @@ class ActionRepeat(gym.Wrapper, gym.utils.RecordConstructorArgs):
     def __init__(self, env: gym.Env, repeat: int):
         gym.utils.RecordConstructorArgs.__init__(self, repeat=repeat)
         super().__init__(env)
-        self._repeat = repeat
+        self.repeat = repeat
 
     def step(self, action: np.ndarray) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         total: Any
         obs, total, terminated, truncated, info = self.env.step(action)
         steps = 1
-        while steps < self._repeat and not (terminated or truncated):
+        while steps < self.repeat and not (terminated or truncated):
             obs, reward, terminated, truncated, info = self.env.step(action)
             total = total + reward  # not +=, which would change an array of the environment
             steps += 1

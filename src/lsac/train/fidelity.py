@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from lsac.envs.repeat import ActionRepeat
+from lsac.envs.repeat import ActionRepeat, repeated
 from lsac.errors import InputError
 from lsac.replay import ring
 from lsac.replay.ring import Layout
@@ -97,7 +97,8 @@ def dynamics_error(env: gymnasium.Env, rows: Rows, scale: Unit | None = None) ->
     if not knows(task):
         raise InputError(f'env is "{task}", should be one of {", ".join(HIDDEN_POSITIONS)}')
     simulator = cast(Any, env.unwrapped)
-    stepped = env if isinstance(env, ActionRepeat) else simulator  # not in a wrapper that counts steps
+    # without the other wrappers: they need a reset, and a time limit would count across rows
+    stepped = repeated(simulator, env.repeat if isinstance(env, ActionRepeat) else 1)
     layout = layout_of(env)
     scale = scale or unit(layout, rows)
     rows = np.asarray(rows, np.float64)
