@@ -45,7 +45,7 @@ def test_scores_are_normalised_and_aggregated(tmp_path):
     (comparison,) = compare(two(tmp_path), references())
     aggregates, chances = tables_of([comparison])
     a, b = aggregates.rows
-    assert (a["label"], a["tasks"], a["seeds"], a["few_seeds"]) == ("A", 2, "5", "")
+    assert (a["label"], a["tasks"], a["seeds"], a["too_narrow"]) == ("A", 2, "5", "†")
     assert [a["iqm"], a["mean"], a["median"], a["optimality_gap"]] == pytest.approx([0.7, 0.7, 0.7, 0.3])
     assert a["iqm_low95"] < 0.7 < a["iqm_high95"]
     assert b["mean"] == pytest.approx(0.2)
@@ -56,11 +56,25 @@ def test_scores_are_normalised_and_aggregated(tmp_path):
     assert aggregates.texts()[0][5] == f"0.7 [{a['iqm_low95']:.3g}, {a['iqm_high95']:.3g}]"
 
 
-def test_few_seeds_are_said_to_be_few(tmp_path):
-    (comparison,) = compare(two(tmp_path, seeds=4), references())
+def test_intervals_of_few_seeds_and_those_without_width_are_marked(tmp_path):
+    """Nine seeds are few. Of ten, 500 … 950 against 0 … 900, only what is certain in every resample is marked."""
+    (comparison,) = compare(two(tmp_path / "few", seeds=9), references())
     aggregates, chances = tables_of([comparison])
-    assert {row["few_seeds"] for row in (*aggregates.rows, *chances.rows)} == {"†"}
-    assert "† fewer than 5 seeds on a task: the interval is narrower than the data allow." in aggregates.note
+    assert {row["too_narrow"] for row in (*aggregates.rows, *chances.rows)} == {"†"}
+    words = "† fewer than 10 seeds, or all resamples agree: the interval is narrower than the data allow."
+    assert words in aggregates.note
+    assert words in chances.note
+
+    runs = {"A": 500 + 50 * np.arange(10), "B": 100 * np.arange(10), "C": -1.0 - np.arange(10)}
+    made = [(name, "sac", env, scores) for name, scores in runs.items() for env in TASKS]
+    (comparison,) = compare(lines(tmp_path / "ten", made), references())
+    aggregates, chances = tables_of([comparison])
+    assert {row["too_narrow"] for row in aggregates.rows} == {""}
+    marks = {(row["label"], row["over"]): row["too_narrow"] for row in chances.rows}
+    assert {pair for pair, mark in marks.items() if mark} == {("A", "C"), ("B", "C"), ("C", "A"), ("C", "B")}
+    text = draw_comparison(comparison, tmp_path / "out", "dmc", Look(formats=("svg",)))[2].read_text()
+    assert "<!-- A over C † -->" in text
+    assert "<!-- A over B -->" in text
 
 
 def test_labels_are_compared_on_the_tasks_that_all_have(tmp_path):
@@ -105,7 +119,7 @@ def test_figures_across_tasks(tmp_path):
     written = draw_comparison(comparison, tmp_path / "out", "dmc", Look(formats=("svg",)))
     assert [path.name for path in written] == ["dmc-aggregates.svg", "dmc-profiles.svg", "dmc-improvement.svg"]
     text = written[2].read_text()
-    assert "<!-- A over B -->" in text
+    assert "<!-- A over B † -->" in text, "of five seeds"
     assert "<!-- DeepMind Control, 2 tasks; normalised final scores; " in text
 
 
@@ -120,7 +134,7 @@ def test_ablations_name_what_differs(tmp_path):
     ]
     found = results.ablations(lines_of(load_runs(paths), ["base", "changed", "TD3"]))
     base, changed = found.rows
-    assert (base["label"], base["changed"], base["few_seeds"]) == ("base", "first", "")
+    assert (base["label"], base["changed"], base["too_narrow"]) == ("base", "first", "")
     assert math.isnan(base["probability"])
     assert changed["changed"] == "batch_size=32, gamma=0.9"
     assert (changed["probability"], changed["eval_final"]) == (1.0, 8.0)

@@ -9,15 +9,19 @@ from functools import lru_cache
 
 import numpy as np
 
-from lsac.analysis.stats import RESAMPLES
+from lsac.analysis.stats import FEW_SEEDS, RESAMPLES
 
 Scores = Sequence[np.ndarray]
 """one array [..., S] per task; leading axes are resamples"""
 Interval = tuple[float, float, float]
-LEVEL = 0.95
+ACROSS_LEVEL = 0.95
+"""Level of the intervals across tasks; those of one task have `stats.LEVEL`."""
 TARGET = 1.0
 """The normalised score below which a run adds to the optimality gap."""
 TRIM = 0.25
+ROUNDING = 1e-9
+"""Limits that are closer are equal: resampled means differ by rounding."""
+TOO_NARROW = f"† fewer than {FEW_SEEDS} seeds, or all resamples agree: the interval is narrower than the data allow."
 
 
 def iqm(scores: Scores) -> np.ndarray:
@@ -78,7 +82,18 @@ def improvement(ours: Scores, theirs: Scores) -> Interval:
         wins = 0.5 * ((x[:, None] > y).astype(float) + (x[:, None] >= y))
         points.append(wins.mean())
         resampled.append(((_shares(len(x), task) @ wins) * _shares(len(y), task, stream=1)).sum(axis=1))
-    return _interval(float(np.mean(points)), np.mean(resampled, axis=0))
+    return _interval(float(np.mean(points)), np.clip(np.mean(resampled, axis=0), 0.0, 1.0))
+
+
+def too_narrow(seeds: int, *found: Interval) -> bool:
+    """Whether an interval says less than the data allow: of few seeds, or without any width, as where every run of one
+    label beats every run of the other."""
+    return seeds < FEW_SEEDS or any(high - low < ROUNDING for _, low, high in found)
+
+
+def marked(name: str, doubtful: bool) -> str:
+    """The name in a figure of what has an interval that is too narrow."""
+    return f"{name} †" if doubtful else name
 
 
 def profile(scores: Scores, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -105,4 +120,4 @@ def _interval(point: float, resampled: np.ndarray) -> Interval:
 
 
 def _tails() -> tuple[float, float]:
-    return 0.5 - LEVEL / 2, 0.5 + LEVEL / 2
+    return 0.5 - ACROSS_LEVEL / 2, 0.5 + ACROSS_LEVEL / 2

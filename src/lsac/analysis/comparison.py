@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lsac.analysis.aggregate import AGGREGATES, Interval, aggregate, improvement, profile
+from lsac.analysis.aggregate import AGGREGATES, TOO_NARROW, Interval, aggregate, improvement, profile, too_narrow
 from lsac.analysis.colours import Style
 from lsac.analysis.figures import Line
 from lsac.analysis.reference import Reference, reference_of, task_of
-from lsac.analysis.stats import FEW_SEEDS, final
+from lsac.analysis.stats import final
 from lsac.analysis.tables import Shown, Table, Value
 
 POINTS = 101
@@ -30,8 +30,12 @@ class Compared:
         return aggregate(self.scores)
 
     @property
-    def few(self) -> bool:
-        return any(len(x) < FEW_SEEDS for x in self.scores)
+    def fewest_seeds(self) -> int:
+        return min(map(len, self.scores))
+
+    @property
+    def doubtful(self) -> bool:
+        return too_narrow(self.fewest_seeds, *self.aggregates.values())
 
 
 class Improvement(NamedTuple):
@@ -40,6 +44,10 @@ class Improvement(NamedTuple):
     ours: Compared
     theirs: Compared
     chance: Interval
+
+    @property
+    def doubtful(self) -> bool:
+        return too_narrow(min(self.ours.fewest_seeds, self.theirs.fewest_seeds), self.chance)
 
 
 class Profile(NamedTuple):
@@ -73,8 +81,8 @@ class Comparison:
         known = "; ".join(f"{', '.join(envs)} ({meaning})" for meaning, envs in groups.items())
         parts = [f"Final evaluation scores on {len(self.envs)} tasks. The scores 0 and 1 are these returns: {known}."]
         parts.append("95 % stratified bootstrap intervals: seeds are resampled within each task.")
-        if any(compared.few for compared in self.labels):
-            parts.append(f"† fewer than {FEW_SEEDS} seeds on a task: the interval is narrower than the data allow.")
+        if any(compared.doubtful for compared in self.labels):
+            parts.append(TOO_NARROW)
         if self.uneven:
             parts.append("Runs on a task end at different steps.")
         if self.left_out:
@@ -154,7 +162,7 @@ def _aggregates(comparisons: list[Comparison]) -> Table:
             counts = [len(x) for x in compared.scores]
             row: dict[str, Value] = {"suite": each.suite, "label": compared.label, "tasks": len(each.envs)}
             row["seeds"] = _range(counts)
-            row["few_seeds"] = "†" if compared.few else ""
+            row["too_narrow"] = "†" if compared.doubtful else ""
             for name, values in compared.aggregates.items():
                 row |= dict(zip(limits[name], values, strict=True))
             rows.append(row)
@@ -163,31 +171,32 @@ def _aggregates(comparisons: list[Comparison]) -> Table:
         "label",
         "tasks",
         "seeds",
-        "few_seeds",
+        "too_narrow",
         *(column for each in limits.values() for column in each),
     )
     shown = [Shown(name, columns) for name, columns in limits.items()]
     head = [Shown(name, (name,)) for name in ("suite", "label", "tasks", "seeds")]
     return Table(
-        "across-tasks", "Aggregates", _note(comparisons), columns, rows, (*head, Shown("", ("few_seeds",)), *shown)
+        "across-tasks", "Aggregates", _note(comparisons), columns, rows, (*head, Shown("", ("too_narrow",)), *shown)
     )
 
 
 def _improvements(comparisons: list[Comparison]) -> Table:
-    columns = ("suite", "label", "over", "probability", "probability_low95", "probability_high95", "few_seeds")
+    columns = ("suite", "label", "over", "probability", "probability_low95", "probability_high95", "too_narrow")
     rows: list[dict[str, Value]] = []
     for each in comparisons:
-        for ours, theirs, chance in each.improvements:
-            few = "†" if ours.few or theirs.few else ""
-            rows.append(dict(zip(columns, (each.suite, ours.label, theirs.label, *chance, few), strict=True)))
+        for pair in each.improvements:
+            mark = "†" if pair.doubtful else ""
+            row = (each.suite, pair.ours.label, pair.theirs.label, *pair.chance, mark)
+            rows.append(dict(zip(columns, row, strict=True)))
     shown = [Shown(name, (name,)) for name in ("suite", "label", "over")]
     probability = Shown("probability of improvement", columns[3:6])
     note = (
         "The probability that a run of the label scores more than one of the other on the same task; ties count half. "
         "Mean over tasks [95 % stratified bootstrap interval]; scores are those of the aggregates. "
-        f"† fewer than {FEW_SEEDS} seeds: the interval is narrower than the data allow."
+        f"{TOO_NARROW}"
     )
-    table = (*shown, probability, Shown("", ("few_seeds",)))
+    table = (*shown, probability, Shown("", ("too_narrow",)))
     return Table("improvement", "Probability of improvement", note, columns, rows, table)
 
 

@@ -9,10 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lsac.analysis.aggregate import AGGREGATES
+from lsac.analysis.aggregate import AGGREGATES, TOO_NARROW, marked
 from lsac.analysis.comparison import Compared, Comparison
 from lsac.analysis.figures import STYLE, WIDTHS, Look, plain, save
-from lsac.analysis.stats import FEW_SEEDS
 
 PAIRS = 12
 """With more pairs of labels, the figure shows those of the first label."""
@@ -39,9 +38,9 @@ def _draw_aggregates(comparison: Comparison, path: Path, look: Look) -> list[Pat
             axes = figure.add_subplot(1, len(AGGREGATES), i + 1)
             for y, (compared, found) in enumerate(zip(labels, numbers, strict=True)):
                 _draw_interval(axes, y, found[name], compared)
-            _finish_rows(axes, [x.label for x in labels] if i == 0 else [], len(labels))
+            _finish_rows(axes, [marked(x.label, x.doubtful) for x in labels] if i == 0 else [], len(labels))
             axes.set_title(name, loc="left")
-        return _finish(figure, comparison, path, look)
+        return _finish(figure, comparison, path, look, any(x.doubtful for x in labels))
 
 
 def _draw_interval(axes: Axes, y: int, found: tuple[float, float, float], compared: Compared) -> None:
@@ -69,14 +68,21 @@ def _draw_profiles(comparison: Comparison, path: Path, look: Look) -> list[Path]
             style = compared.style
             axes.fill_between(thresholds, low, high, color=style.colour, alpha=0.15, linewidth=0)
             marks: dict[str, Any] = {"marker": style.marker, "ms": 4, "markevery": len(thresholds) // 8}
-            axes.plot(thresholds, share, color=style.colour, linewidth=1.5, label=plain(compared.label), **marks)
+            axes.plot(
+                thresholds,
+                share,
+                color=style.colour,
+                linewidth=1.5,
+                label=plain(marked(compared.label, compared.doubtful)),
+                **marks,
+            )
         axes.set_xlabel("normalised score τ")
         axes.set_ylabel("share of runs with a score above τ")
         axes.set_ylim(-0.02, 1.02)
         axes.grid(alpha=0.25, linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside upper left", ncols=min(4, len(found)), frameon=False)
-        return _finish(figure, comparison, path, look)
+        return _finish(figure, comparison, path, look, any(x.compared.doubtful for x in found))
 
 
 def _draw_improvements(comparison: Comparison, path: Path, look: Look) -> list[Path]:
@@ -87,18 +93,19 @@ def _draw_improvements(comparison: Comparison, path: Path, look: Look) -> list[P
         axes = figure.add_subplot()
         for y, pair in enumerate(pairs):
             _draw_interval(axes, y, pair.chance, pair.ours)
-        _finish_rows(axes, [f"{pair.ours.label} over {pair.theirs.label}" for pair in pairs], len(pairs))
+        names = [marked(f"{pair.ours.label} over {pair.theirs.label}", pair.doubtful) for pair in pairs]
+        _finish_rows(axes, names, len(pairs))
         axes.axvline(0.5, color="#444444", linestyle=":", linewidth=1)
         axes.set_xlim(-0.02, 1.02)
         axes.set_xticks(np.linspace(0, 1, 5))
         axes.set_title("probability of improvement", loc="left")
-        return _finish(figure, comparison, path, look)
+        return _finish(figure, comparison, path, look, any(pair.doubtful for pair in pairs))
 
 
-def _finish(figure: Figure, comparison: Comparison, path: Path, look: Look) -> list[Path]:
+def _finish(figure: Figure, comparison: Comparison, path: Path, look: Look, doubtful: bool) -> list[Path]:
     words = [f"{comparison.suite}, {len(comparison.envs)} tasks; {NOTE}"]
-    if any(compared.few for compared in comparison.labels):
-        words.append(f"with fewer than {FEW_SEEDS} seeds it is narrower than the data allow")
+    if doubtful:
+        words.append(TOO_NARROW.removesuffix("."))
     figure.set_figheight(figure.get_figheight() + 0.14 * len(words))
     figure.supxlabel(plain(";\n".join(words)), x=0.01, ha="left", fontsize=7, color="#444444")
     return save(figure, path, look.formats)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from lsac.analysis.aggregate import improvement
+from lsac.analysis.aggregate import TOO_NARROW, improvement, too_narrow
 from lsac.analysis.figures import Line, by_env
 from lsac.analysis.load import Run
 from lsac.analysis.names import published
 from lsac.analysis.reference import MUJOCO, paper_costs, paper_return, public_curves, task_of
-from lsac.analysis.stats import FEW_SEEDS, LAST, LEVEL, final, interval, max_of_mean, mean_of_max
+from lsac.analysis.stats import LAST, LEVEL, final, interval, max_of_mean, mean_of_max
 from lsac.analysis.tables import Shown, Table, Value
 
 Names = tuple[str, ...]
@@ -149,7 +149,7 @@ def published_numbers(lines: list[Line]) -> Table | None:
 def ablations(lines: list[Line]) -> Table | None:
     """Labels of one algorithm on one environment, beside the first of them: what is set differently, and the effect."""
     columns: Names = ("env", "algorithm", "label", "changed", "seeds", *_limits("eval_final"))
-    columns += ("probability", "probability_low95", "probability_high95", "few_seeds")
+    columns += ("probability", "probability_low95", "probability_high95", "too_narrow")
     rows: list[dict[str, Value]] = []
     for env, here in by_env(lines).items():
         groups: dict[str, list[Line]] = {}
@@ -167,11 +167,11 @@ def ablations(lines: list[Line]) -> Table | None:
         Shown("seeds", ("seeds",)),
         Shown("final", _limits("eval_final")),
         Shown("probability of improvement over the first", columns[8:11]),
-        Shown("", ("few_seeds",)),
+        Shown("", ("too_narrow",)),
     )
     note = (
         "Final evaluation return, mean [90 % t-interval]; probability of improvement with 95 % bootstrap interval. "
-        f"† fewer than {FEW_SEEDS} seeds: the bootstrap interval is narrower than the data allow."
+        f"{TOO_NARROW}"
     )
     return Table("ablations", "Ablations", note, columns, rows, shown)
 
@@ -179,9 +179,9 @@ def ablations(lines: list[Line]) -> Table | None:
 def _ablation_row(columns: tuple[str, ...], env: str, algorithm: str, first: Line, line: Line) -> dict[str, Value]:
     scores, base = (final(each.run.evaluations().values) for each in (line, first))
     chance = improvement([scores], [base]) if line is not first else NOTHING
-    few = "†" if line is not first and min(len(scores), len(base)) < FEW_SEEDS else ""
+    mark = "†" if line is not first and too_narrow(min(len(scores), len(base)), chance) else ""
     changed = "first" if line is first else ", ".join(changes(first.run, line.run)) or "nothing"
-    row = (env, published(algorithm), line.label, changed, len(line.run.seeds), *interval(scores, LEVEL), *chance, few)
+    row = (env, published(algorithm), line.label, changed, len(line.run.seeds), *interval(scores, LEVEL), *chance, mark)
     return dict(zip(columns, row, strict=True))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lsac.analysis.aggregate import AGGREGATES
+from lsac.analysis.aggregate import AGGREGATES, marked
 from lsac.analysis.colours import transparent
 from lsac.analysis.comparison import Compared, Comparison
 from lsac.analysis.diagnostics import Panel, panels_of
@@ -196,7 +196,7 @@ def comparison_plots(comparison: Comparison, number: int) -> list[Plot]:
 
 
 def _aggregate_plot(comparison: Comparison, name: str, key: str) -> Plot:
-    items = [_bar(x, html.escape(x.label), x.aggregates[name]) for x in comparison.labels]
+    items = [_bar(x, html.escape(marked(x.label, x.doubtful)), x.aggregates[name]) for x in comparison.labels]
     axis = {"type": "category", "autorange": "reversed", "automargin": True}
     layout = {"yaxis": axis, "xaxis": {"title": {"text": name}}}
     return Plot(key, f"{comparison.suite}: {name}", "", items, False, layout, len(items))
@@ -204,9 +204,9 @@ def _aggregate_plot(comparison: Comparison, name: str, key: str) -> Plot:
 
 def _improvement_plot(comparison: Comparison, key: str) -> Plot:
     items = []
-    for ours, theirs, chance in comparison.improvements:
-        name = f"{html.escape(ours.label)} over {html.escape(theirs.label)}"
-        items.append(_bar(ours, name, chance))
+    for pair in comparison.improvements:
+        name = marked(f"{pair.ours.label} over {pair.theirs.label}", pair.doubtful)
+        items.append(_bar(pair.ours, html.escape(name), pair.chance))
     layout = {"yaxis": {"type": "category", "autorange": "reversed", "automargin": True}}
     layout["xaxis"] = {"range": [-0.04, 1.04], "title": {"text": "probability of improvement"}}
     return Plot(key, f"{comparison.suite}: probability of improvement", "", items, False, layout, len(items))
