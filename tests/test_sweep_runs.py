@@ -158,6 +158,8 @@ def test_a_task_of_ray_ends_its_run_when_a_file_says_so(tmp_path):
     assert starts(tmp_path / "a") == ["trains", "x"]
     threading.Timer(0.3, stop.touch).start()
     assert on_ray.train_job(job(tmp_path / "b", "wait"), str(stop), {}) == Ended("stopped")
+    assert on_ray.train_job(job(tmp_path / "c", "trains"), str(stop), {}) == Ended("stopped")
+    assert not (tmp_path / "c").exists(), "a task that Ray starts after the stop trains nothing"
     assert [on_ray._part(share) for share in (0.3337, 1.0, 2.5, 0.0)] == [0.333, 1.0, 2.0, 0.0]
 
 

@@ -13,7 +13,8 @@ from lsac.cli import training as train_command
 from lsac.envs import sources
 from lsac.errors import InputError
 from lsac.runs.folder import RunFolder
-from lsac.sweeps import machine, suites
+from lsac.sweeps import machine, on_ray, suites
+from lsac.sweeps.on_ray import Node, Part, parts
 from lsac.sweeps.plan import check_plan, experiment, from_file, narrowed, write_plan
 from lsac.sweeps.runs import Progress, finished, progress, require_same
 from lsac.sweeps.suites import SUITES, suite
@@ -317,6 +318,82 @@ def test_runs_share_cores():
     assert machine.shared_cores(8, 3, 1) == machine.Shares([{}], 0), "alone, a run measures what is best for it"
     with pytest.raises(InputError, match="--jobs 0"):
         machine.share([SMALL], 0)
+
+
+# machines of Ray
+
+EIGHT, ONE_GPU = Node(8.0, 0), Node(8.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs", "experiments", "expected"),
+    [
+        ([EIGHT] * 4, None, 3, (3, Part(8.0, 0.0))),
+        ([EIGHT] * 4, None, 100, (16, Part(2.0, 0.0))),
+        ([EIGHT] * 4, 5, 100, (5, Part(4.0, 0.0))),
+        ([Node(64.0, 0), Node(4.0, 0)], 2, 100, (2, Part(32.0, 0.0))),
+        ([Node(2.0, 0)], 3, 100, (3, Part(0.666, 0.0))),
+        ([ONE_GPU] * 4, None, 2, (2, Part(8.0, 1.0))),
+        ([Node(8.0, 2)], 3, 100, (3, Part(2.0, 0.5))),
+        ([ONE_GPU] * 2, 5, 100, (5, Part(2.0, 0.333))),
+        ([Node(0.0, 0), EIGHT, Node(4.0, 1)], None, 100, (1, Part(4.0, 1.0))),
+    ],
+)
+def test_tasks_of_ray_fit_on_a_machine_and_as_many_as_are_announced(nodes, jobs, experiments, expected):
+    found, part = parts(nodes, jobs, experiments)
+    assert (found, part) == expected
+    assert part.gpus <= 1, "a run sees one device"
+    with_gpus = [node for node in nodes if node.gpus] if part.gpus else nodes
+    rooms = [(int(node.cpus // part.cpus), int(node.gpus / part.gpus) if part.gpus else found) for node in with_gpus]
+    assert sum(map(min, rooms)) >= found
+
+
+def test_a_cluster_that_fits_no_task_gets_a_sentence():
+    for nodes in ([], [Node(0.0, 0)], [Node(0.0, 2)]):
+        with pytest.raises(InputError, match="none of its machines offers a CPU"):
+            parts(nodes, None, 3)
+    with pytest.raises(InputError, match="--jobs 2000: the machines of Ray have no room for so many"):
+        parts([Node(1.0, 0)], 2000, 3000)
+
+
+class PretendRay:
+    """A cluster of these machines; keeps what its tasks ask for."""
+
+    def __init__(self, *nodes):
+        self._nodes, self.asked = nodes, {}
+
+    def nodes(self):
+        return [{"Alive": alive, "Resources": {"memory": 1.0, **found}} for alive, found in self._nodes]
+
+    def remote(self, function):
+        return self
+
+    def options(self, **asked):
+        self.asked = asked
+
+
+@pytest.mark.parametrize(("address", "share"), [(None, "0.225"), ("auto", "0.450")])
+def test_two_runs_on_a_gpu_of_ray_share_what_is_free(address, share, monkeypatch):
+    giga = 2**30
+    ray = PretendRay((True, {"CPU": 8.0, "GPU": 1.0}), (False, {"CPU": 64.0, "GPU": 8.0}))
+    monkeypatch.setattr(on_ray, "_started", lambda address: ray)
+    monkeypatch.setattr(machine, "gpus", lambda: [machine.Gpu("0", 40 * giga, 80 * giga)])
+    engine = on_ray.OnRay(2, address, [SMALL] * 3)
+    assert (engine.jobs, engine.workers) == (2, 4)
+    assert (ray.asked["num_cpus"], ray.asked["num_gpus"]) == (4.0, 0.5)
+    assert engine._environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] == share
+
+
+def test_the_memory_of_gpus_limits_the_runs_of_ray_on_this_machine(monkeypatch):
+    giga = 2**30
+    monkeypatch.setattr(on_ray, "cores", lambda: 16)
+    monkeypatch.setattr(
+        machine, "gpus", lambda: [machine.Gpu(str(i), free * giga, 80 * giga) for i, free in ((0, 80), (1, 20))]
+    )
+    monkeypatch.setattr(machine, "memory_needed", lambda experiment: 8 * giga)
+    assert on_ray._room_here([SMALL]) == 4, "two on each, because all tasks ask for equal parts"
+    monkeypatch.setattr(machine, "gpus", list)
+    assert on_ray._room_here([SMALL]) is None
 
 
 def test_the_memory_of_a_run_is_counted():

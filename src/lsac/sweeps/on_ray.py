@@ -5,6 +5,7 @@ again as often as it likes: a run that was finished stays as it is, any other co
 cluster all machines must see the folder of the sweep under the same path.
 """
 
+import math
 import os
 import secrets
 import signal
@@ -12,7 +13,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lsac.envs.rates import cores
 from lsac.errors import InputError
@@ -27,11 +28,50 @@ OBJECT_STORE = 100 * 2**20
 def train_job(job: Job, stop_file: str, environment: dict[str, str]) -> Ended:
     """The task: trains one job, and ends it early if a file says so."""
     training = Training(job, environment)
-    while (end := training.poll()) is None:
+    while True:
         if os.path.exists(stop_file):
             training.stop()
+        if (end := training.poll()) is not None:
+            return end
         time.sleep(0.2)
-    return end
+
+
+class Node(NamedTuple):
+    """A machine of a cluster."""
+
+    cpus: float
+    gpus: int
+
+
+class Part(NamedTuple):
+    """What a task asks for, all of it on one machine."""
+
+    cpus: float
+    gpus: float
+
+
+def parts(nodes: Sequence[Node], jobs: int | None, experiments: int) -> tuple[int, Part]:
+    """How many tasks run at a time, and the part of each: the largest with which so many fit on the machines.
+
+    By default one per GPU or, without GPUs, one per two CPUs. A task has at most one GPU.
+    """
+    serving = [node for node in nodes if node.cpus > 0]
+    serving = [node for node in serving if node.gpus] or serving
+    if not serving:
+        raise InputError("--engine ray: none of its machines offers a CPU to tasks")
+    gpus = sum(node.gpus for node in serving)
+    room = gpus or int(sum(node.cpus for node in serving)) // 2
+    jobs = max(1, min(jobs or room, experiments))
+    per_gpu = math.ceil(jobs / gpus) if gpus else 0
+
+    def fitting(cpus: float) -> int:
+        return sum(min(int(node.cpus // cpus), per_gpu * node.gpus if gpus else jobs) for node in serving)
+
+    sizes = {_part(node.cpus / runs) for node in serving for runs in range(1, jobs + 1)}
+    for cpus in sorted(sizes - {0.0}, reverse=True):
+        if fitting(cpus) >= jobs:
+            return jobs, Part(cpus, _part(1 / per_gpu) if gpus else 0.0)
+    raise InputError(f"--jobs {jobs}: the machines of Ray have no room for so many")
 
 
 class OnRay:
@@ -42,23 +82,27 @@ class OnRay:
         self._ray = _started(address)
         for number, handler in handlers.items():  # Ray has set its own, which would end this process
             signal.signal(number, handler)
-        total = self._ray.cluster_resources()
-        count, gpus = int(total.get("CPU", 1)), total.get("GPU", 0.0)
         if address is None:
-            jobs = machine.share(experiments, jobs).jobs
-        room = int(gpus) or max(1, count // 2)  # the memory of a cluster's GPUs is not known
-        self.jobs = jobs = max(1, min(jobs or room, len(experiments)))
-        self.workers = machine.shared_cores(count, jobs, jobs).workers
-        self._environment = machine.gpu_environment(None, machine.USABLE * min(1.0, gpus / jobs)) if gpus else {}
+            jobs = jobs or _room_here(experiments)
+        self.jobs, part = parts(self._nodes(), jobs, len(experiments))
+        self.workers = 0 if self.jobs == 1 else max(1, int(part.cpus))
+        # the memory of a cluster's GPUs is not known
+        free = min((gpu.free / gpu.total for gpu in machine.gpus()), default=1.0) if address is None else 1.0
+        limit = machine.USABLE * free * part.gpus
+        self._environment = machine.gpu_environment(None, limit) if part.gpus else {}
         self._environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), os.getcwd()]))}
         self._task = self._ray.remote(train_job).options(
-            num_cpus=_part(count / jobs),
-            num_gpus=_part(gpus / jobs),
+            num_cpus=part.cpus,
+            num_gpus=part.gpus,
             max_retries=-1,  # of a task whose machine or worker is lost; the run itself is not repeated
         )
         self._token = secrets.token_hex(8)
         self._tasks: dict[Any, Job] = {}
         self._began = time.time()
+
+    def _nodes(self) -> list[Node]:
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return [Node(found.get("CPU", 0.0), int(found.get("GPU", 0.0))) for found in alive]
 
     def submit(self, job: Job) -> None:
         stop_file = str(self._stop_file(job.folder))
@@ -95,6 +139,15 @@ class OnRay:
 
     def _stop_file(self, folder: str) -> Path:
         return Path(folder, f".stop-{self._token}")
+
+
+def _room_here(experiments: Sequence[Experiment]) -> int | None:
+    """How many runs fit on this machine at a time. The tasks of Ray ask for equal parts, so the GPU that holds the
+    fewest decides for all."""
+    if not (found := machine.gpus()):
+        return None
+    needed = max(map(machine.memory_needed, experiments), default=0)
+    return min(len(found) * max(1, min(machine.fitting_runs(found, needed))), cores())
 
 
 def _started(address: str | None) -> Any:
