@@ -31,7 +31,10 @@ FILES = ("paper_returns.csv", "paper_efficiency.csv", "published_methods.csv", "
         ("gymnasium.envs.mujoco:Ant-v5", Task(MUJOCO, "Ant-v5")),
         ("dm_control/cartpole-swingup_sparse-v0", Task(DMC, "cartpole-swingup_sparse")),
         ("Pendulum-v1", Task(OTHER, "Pendulum-v1")),
-        ("track:Track-v0", Task(OTHER, "Track-v0")),
+        ("track:Track-v0", Task(OTHER, "track:Track-v0")),
+        ("mine:Ant-v4", Task(OTHER, "mine:Ant-v4")),
+        ("mine.gymnasium:Ant-v4", Task(OTHER, "mine.gymnasium:Ant-v4")),
+        ("Ant-v4 (ctrl_cost_weight=0)", Task(OTHER, "Ant-v4 (ctrl_cost_weight=0)")),
         ("MyHopper-v4", Task(OTHER, "MyHopper-v4")),
     ],
 )
@@ -130,6 +133,17 @@ def test_what_returns_can_be():
     assert bounds_of("dm_control/walker-run-v0") == (0, 1000)
     assert bounds_of("Pendulum-v1") == (-np.inf, 0)
     assert bounds_of("HalfCheetah-v4") == (-np.inf, np.inf)
+    assert bounds_of("lsac/AntMaze-TwoGoals-v0") == (0, 1)
+    assert bounds_of("lsac/PointMaze-TwoGoals-v0") == (-np.inf, 0)
+
+
+@pytest.mark.parametrize("env", ["dm_control/walker-run-v0", "Pendulum-v1", "lsac/AntMaze-TwoGoals-v0", "Ant-v4"])
+def test_a_task_with_arguments_wrappers_or_another_module_is_another_task(env):
+    for changed in (f"{env} (weight=10)", f"{env} (mine:Doubled)", f"{env} (x=a-v0)", f"mine:{env}"):
+        assert bounds_of(changed) == (-np.inf, np.inf)
+        assert reference_of(changed, references()) is None
+        assert public_curves(task_of(changed)) == []
+        assert task_of(changed).suite == OTHER
 
 
 def test_algorithms_of_the_files_are_ours_or_named():

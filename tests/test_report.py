@@ -276,9 +276,21 @@ def test_runs_of_one_algorithm_are_told_apart_by_their_folders(tmp_path):
     assert label(same) == ["SAC · a/run", "SAC · b/run"]
 
 
+def test_a_task_is_its_id_with_arguments_and_wrappers(tmp_path):
+    """In any order of the arguments; curves of different tasks have panels and rows of their own."""
+    different = {"a": {}, "b": {"env_args": ("y=2", "x=1")}, "c": {"wrappers": ("json:loads",)}}
+    runs = [load_run(make_run(tmp_path / name, table(2), **options)) for name, options in different.items()]
+    names = ["Pendulum-v1", "Pendulum-v1 (x=1, y=2)", "Pendulum-v1 (json:loads)"]
+    assert [run.env for run in runs] == names
+    lines = figures.lines_of(runs, label(runs))
+    assert list(figures.by_env(lines)) == names
+    assert [line.label for line in lines] == ["SAC"] * 3, "no folders are needed to tell them apart"
+    assert [row["env"] for row in returns(lines).rows] == names
+
+
 def test_file_names_are_plain_and_different():
-    names = file_names(["track:Track-v0", "lsac/A-v0", "lsac-A-v0", "lsac/A-v0", "a b.c_d"])
-    assert list(names.values()) == ["track-Track-v0", "lsac-A-v0", "lsac-A-v0-2", "a-b.c_d"]
+    names = file_names(["track:Track-v0", "lsac/A-v0", "lsac-A-v0", "lsac/A-v0", "a b.c_d", "A-v0 (x=1)", "A" * 300])
+    assert list(names.values()) == ["track-Track-v0", "lsac-A-v0", "lsac-A-v0-2", "a-b.c_d", "A-v0-x-1", "A" * 100]
 
 
 # tables

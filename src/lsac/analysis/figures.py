@@ -35,6 +35,8 @@ REACH = 0.2
 CUT_OFF, FIRST_UPDATE, SINGLE_SEEDS = "band cut off at the axis limits", "dotted: first update", "thin: single seeds"
 TOO_NARROW = f"with fewer than {FEW_SEEDS} seeds, a bootstrap interval is narrower than the data allow"
 ANYTHING = (-math.inf, math.inf)
+TITLE_LETTERS = 32
+"""Letters in a line of a panel's title."""
 
 
 class Look(NamedTuple):
@@ -56,12 +58,12 @@ class Line(NamedTuple):
 
     @property
     def env(self) -> str:
-        return self.run.experiment.env
+        return self.run.env
 
 
 def lines_of(runs: list[Run], labels: list[str]) -> list[Line]:
     """Runs with their labels and styles; what has the same label on several environments has the same style."""
-    found = styles([(name, run.algorithm, run.experiment.env) for name, run in zip(labels, runs, strict=True)])
+    found = styles([(name, run.algorithm, run.env) for name, run in zip(labels, runs, strict=True)])
     return [Line(run, name, found[name]) for run, name in zip(runs, labels, strict=True)]
 
 
@@ -202,7 +204,7 @@ def _panel(axes: Axes, lines: list[Line], look: Look) -> set[str]:
         said.add(SINGLE_SEEDS)
     if look.smooth:
         said.add(f"mean over {task.window} points")
-    finish_axes(axes, env, last)
+    finish_axes(axes, plain(textwrap.fill(env, TITLE_LETTERS)), last)
     titles = {title for title, _ in returns}
     axes.set_ylabel(titles.pop() if len(titles) == 1 else "return")
     if titles:

@@ -61,8 +61,14 @@ class Run:
         return self.experiment.algorithm
 
     @property
+    def env(self) -> str:
+        """The environment's id with its arguments and wrappers: with others it is another task."""
+        changes = (*sorted(self.experiment.env_args), *self.experiment.wrappers)
+        return f"{self.experiment.env} ({', '.join(changes)})" if changes else self.experiment.env
+
+    @property
     def name(self) -> str:
-        return f"{self.algorithm} on {self.experiment.env}"
+        return f"{self.algorithm} on {self.env}"
 
     @property
     def parts(self) -> tuple["Run", ...]:

@@ -18,6 +18,8 @@ PUBLISHED: dict[str, str] = {
     "dipo": "DIPO",
 }
 """The names that the papers of the algorithms use."""
+LONGEST = 100
+"""Characters of the name of a file."""
 
 
 def published(algorithm: str) -> str:
@@ -58,7 +60,7 @@ def file_names(envs: list[str]) -> dict[str, str]:
     """A name for the files of each environment, of letters, digits, '.', '_' and '-' only."""
     names: dict[str, str] = {}
     for env in dict.fromkeys(envs):
-        name = plain = re.sub(r"[^\w.-]", "-", env)
+        name = plain = re.sub(r"[^\w.-]+", "-", env)[:LONGEST].rstrip("-")
         number = 2
         while name in names.values():
             name, number = f"{plain}-{number}", number + 1
@@ -71,4 +73,4 @@ def _folder(run: Run, depth: int) -> str:
 
 
 def _on_environments(runs: list[Run], names: list[str]) -> list[tuple[str, str]]:
-    return [(run.experiment.env, name) for run, name in zip(runs, names, strict=True)]
+    return [(run.env, name) for run, name in zip(runs, names, strict=True)]

@@ -16,12 +16,14 @@ MUJOCO, DMC, OTHER = "MuJoCo", "DeepMind Control", "other tasks"
 WINDOWS = {MUJOCO: 11, DMC: 20, OTHER: 11}
 """Evaluations over which curves of a suite are smoothed before their maximum is taken, as in the LSAC paper."""
 BOUNDS: dict[str, tuple[float, float]] = {
-    "dm_control/*": (0.0, 1000.0),
+    "dm_control/*-v[0-9]": (0.0, 1000.0),
     "Pendulum-v1": (-np.inf, 0.0),
-    "lsac/PointMaze-*": (-np.inf, 0.0),
-    "lsac/AntMaze-*": (0.0, np.inf),
+    "lsac/PointMaze-*-v[0-9]": (-np.inf, 0.0),
+    "lsac/AntMaze-*-v[0-9]": (0.0, 1.0),
 }
-"""What a return can be at all, by patterns of ids: bands around a curve end there."""
+"""What a return can be at all, by patterns of ids: bands around a curve end there. Arguments and wrappers, which may
+change rewards, come after an id and fit none of them."""
+_KNOWN_MODULES = re.compile(r"(gymnasium|gymnasium_robotics|lsac)(\.\w+)*:")
 _DMC_ID = re.compile(r"dm_control/(.+)-v\d+")
 _MUJOCO_ID = re.compile(r"(HalfCheetah|Ant|Swimmer|Walker2d|Hopper|Humanoid)-v\d+")
 
@@ -44,15 +46,21 @@ class Task(NamedTuple):
 
 
 def task_of(env: str) -> Task:
-    """The task of an environment's id, also of one with a module before it."""
-    plain = env.rpartition(":")[2]
+    """The task of an environment's id. With arguments, wrappers or a module of somebody else's, it is none that
+    published numbers are of."""
+    plain = _without_module(env)
     if found := _DMC_ID.fullmatch(plain):
         return Task(DMC, found[1])
     return Task(MUJOCO if _MUJOCO_ID.fullmatch(plain) else OTHER, plain)
 
 
+def _without_module(env: str) -> str:
+    """The id without a module that registers what it is known for; another may have the same id for something else."""
+    return _KNOWN_MODULES.sub("", env, count=1) if _KNOWN_MODULES.match(env) else env
+
+
 def bounds_of(env: str) -> tuple[float, float]:
-    plain = env.rpartition(":")[2]
+    plain = _without_module(env)
     return next((bounds for known, bounds in BOUNDS.items() if fnmatchcase(plain, known)), (-np.inf, np.inf))
 
 
@@ -182,8 +190,8 @@ def references(path: Path | None = None) -> list[Reference]:
 
 
 def reference_of(env: str, known: list[Reference]) -> Reference | None:
-    """The first that fits the id of an environment; `*` in a reference stands for anything."""
-    plain = env.rpartition(":")[2]
+    """The first that fits an environment as reports name it; `*` in a reference stands for anything."""
+    plain = _without_module(env)
     return next((each for each in known if fnmatchcase(plain, each.env)), None)
 
 
