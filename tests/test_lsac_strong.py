@@ -26,6 +26,7 @@ from lsac.nn.batch_norm import AXIS
 from lsac.nn.distributions import bin_centres, histogram
 from lsac.nn.networks import NARROW_LOG_STD, polyak
 from lsac.nn.spheres import UnitLinear
+from lsac.presets.lsac import strong
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, check
 
@@ -33,11 +34,14 @@ SPEC = spec_of(3, 2)
 ONE = spec_of(1, 1)
 KEY = jax.random.key(0)
 SMALL = {"hidden": (8, 8), "chains": 3, "batch_size": 8, "synthetic": False, "width": 8, "blocks": 1}
+STRONG = strong("X-v0").agent
+CHOSEN = {f.name: x for f in dataclasses.fields(STRONG) if (x := getattr(STRONG, f.name)) != getattr(Config(), f.name)}
 VARIANTS = {
     "histogram": {"head": "histogram", "value_bound": 5.0, "bins": 11},
     "sphere": {"network": "sphere", "actor_network": "sphere"},
     "histogram on spheres": {"network": "sphere", "head": "histogram", "value_bound": 5.0, "bins": 11},
     "batch normalisation": {"network": "batch_norm", "head": "histogram", "value_bound": 5.0, "bins": 11},
+    "strong": CHOSEN | {"bins": 11, "actor_batches": 2},
     "pessimism": {"pessimism": 0.8, "endless_pessimism": 0.25, "actor_pessimism": 0.0},
     "temperature": {"temperature": 0.5, "std_init": 0.1, "weight_prior": 1e-4},
     "several batches": {"actor_batches": 2, "slow_evaluation": True, "log_std_min": -10.0, "log_std_max": 2.0},
@@ -62,8 +66,8 @@ def replay(count=32, discount=0.9, spec=SPEC):
 # every variant
 
 
-OFTEN = ("histogram",)
-"""The variant that is tried with every change; the others take long to compile."""
+OFTEN = ("histogram", "strong")
+"""The variants that are tried with every change; the others take long to compile."""
 
 
 @pytest.fixture(
@@ -124,15 +128,24 @@ def test_variants_learn_a_fixed_batch(options):
 
 
 def test_rows_on_spheres_stay_there_in_critics_targets_and_actor(variant):
+    """Rows of target networks are means of such rows, so they are a little shorter."""
     config, _, update, state = variant
-    if config.network == "mlp":
-        return
+    first = state
     for i in range(3):
         state, _ = update(state, replay(), jax.random.key(i))
-    trees = [state.chains.critics] + ([state.actor] if config.actor_network == "sphere" else [])
-    layers = jax.tree.leaves(trees, is_leaf=lambda x: isinstance(x, UnitLinear))
-    rows = [np.linalg.norm(x.weight, axis=-1).ravel() for x in layers if isinstance(x, UnitLinear)]
-    np.testing.assert_allclose(np.concatenate(rows), 1.0, rtol=1e-5)
+
+    def rows(*trees):
+        layers = jax.tree.leaves(trees, is_leaf=lambda x: isinstance(x, UnitLinear))
+        return [np.asarray(x.weight) for x in layers if isinstance(x, UnitLinear)]
+
+    trained = rows(state.chains.critics, state.actor)
+    unit = {"mlp": 0, "sphere": config.blocks * 2 + 2, "batch_norm": config.blocks * 2 + 1}[config.network]
+    assert len(trained) == unit + (4 if config.actor_network == "sphere" else 0)
+    for now, before in zip(trained, rows(first.chains.critics, first.actor), strict=True):
+        np.testing.assert_allclose(np.linalg.norm(now, axis=-1), 1.0, rtol=1e-5)
+        assert np.abs(now - before).max() > 0, "they moved"
+    for now in rows(state.chains.targets, state.target_actor):
+        np.testing.assert_allclose(np.linalg.norm(now, axis=-1), 1.0, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +166,18 @@ def test_rows_on_spheres_stay_there_in_critics_targets_and_actor(variant):
                 "--actors per_chain": {"actors": "per_chain"},
                 "--value-bound": {"value_bound": 1.0},
                 "--pessimism": {"endless_pessimism": 0.5},
+                "--weight-prior": {"weight_prior": 0.1},
+                "--sampler underdamped": {"sampler": "underdamped"},
+                "--sampler adam": {"sampler": "adam"},
             }.items()
+        ),
+        *(
+            (
+                {"head": "histogram", "value_bound": 5.0, "released": published},
+                "--head histogram: not with --released.std-without-gradient or --released.shared-averages, which are "
+                "about the std of a Gaussian",
+            )
+            for published in (Released(std_without_gradient=True), Released(shared_averages=True))
         ),
         *(
             (
@@ -259,6 +283,8 @@ def test_the_first_std_is_that_of_the_option_and_of_the_running_means():
     chains = ch.init(config, ONE, KEY)
     np.testing.assert_allclose(chains.std_mean, 0.1)
     np.testing.assert_allclose(chains.var_mean, 0.01)
+    large = jax.tree.map(jnp.zeros_like, make_critic(dataclasses.replace(config, std_init=1e4), ONE, KEY))
+    assert float(large(f32(1.0), f32(1.0))[1]) == pytest.approx(1e4)
 
 
 def test_a_gaussian_critic_on_spheres_has_a_wider_range():
@@ -267,18 +293,25 @@ def test_a_gaussian_critic_on_spheres_has_a_wider_range():
     assert float(mean) == pytest.approx(5.0 * float(critic.mlp(f32(0.5, -1.0))[0]), rel=1e-5)
 
 
-def test_the_prior_pulls_parameters_that_are_not_on_spheres_towards_zero():
-    config = Config(network="sphere", width=8, blocks=1, weight_prior=0.5, distributional=False)
-    critic, batch = make_critic(config, ONE, KEY), rb.sample(replay(spec=ONE), KEY, 4)
-    y, one = jnp.zeros(4), jnp.ones(())
-    plain = dataclasses.replace(config, weight_prior=0.0)
+@pytest.mark.parametrize(
+    ("options", "scale"),
+    [({"distributional": False}, 1.0), ({}, 0.5 + 0.1), ({"head": "histogram", "value_bound": 5.0, "bins": 5}, 1.0)],
+)
+def test_the_prior_pulls_parameters_that_are_not_on_spheres_towards_zero(options, scale):
+    """By p ω / |D| times the parameter: the loss is the mean over |D| transitions of −ω log p, the prior stands beside
+    all of them. ω is σ² + ε, whose running mean starts at 0.5, or 1."""
+    sizes = {"network": "sphere", "width": 8, "blocks": 1, "chains": 1, "critics_per_chain": 1}
+    plain = Config(**sizes, **options, sampler="sgld", critic_lr=1.0, inverse_temperature=1e30)
+    batch = jax.tree.map(lambda x: x[None], rb.sample(replay(spec=ONE), KEY, 4))
+    chains, generated = ch.init(plain, ONE, KEY), jnp.zeros(4, bool)
+    bootstrap = ch.Bootstrap(make_actor(plain, ONE, KEY), jnp.float32(0.0))
     with_prior, without = (
-        jax.grad(ch.critic_loss, has_aux=True)(critic, batch, y, y, one, one, c)[0] for c in (config, plain)
+        ch.move(config, chains, bootstrap, batch, generated, jnp.float32(50.0), KEY)[0].critics.mlp
+        for config in (dataclasses.replace(plain, weight_prior=20.0), plain)
     )
-    np.testing.assert_allclose(
-        with_prior.mlp.last.weight - without.mlp.last.weight, 0.5 * critic.mlp.last.weight, atol=1e-6
-    )
-    np.testing.assert_allclose(with_prior.mlp.embed.weight, without.mlp.embed.weight, atol=1e-7)
+    last = chains.critics.mlp.last.weight
+    np.testing.assert_allclose(without.last.weight - with_prior.last.weight, 20.0 * scale / 50.0 * last, atol=1e-5)
+    np.testing.assert_allclose(with_prior.embed.weight, without.embed.weight, atol=1e-7)
 
 
 # pessimism and bounds
@@ -506,11 +539,14 @@ def test_densities_are_those_of_the_actor_that_plays():
     actors = jax.tree.map(lambda *x: jnp.stack(x), *(actor_of(0, 0, s, NARROW_LOG_STD) for s in (-1.0, 0.0)))
     policy = agent.policy(agent.init(KEY)._replace(actor=actors))
     for chain, log_std in enumerate((-1.0, 0.0)):
-        found = agent.values.entropy.neg_log_prob(policy, jnp.float32(chain), jnp.zeros(1), KEY)
-        noise = float(jax.random.normal(KEY, (1,))[0])
+        memory = jnp.float32(chain)
+        found = agent.values.entropy.neg_log_prob(policy, memory, jnp.zeros(1), KEY)
+        noise = float(jax.random.normal(jax.random.split(KEY)[1], (1,))[0])  # the other key is that of the chain
         u = np.exp(log_std) * noise
         expected = -(stats.norm.logpdf(noise) - log_std - np.log(1 - np.tanh(u) ** 2))
         assert float(found) == pytest.approx(expected, rel=1e-4)
+        action, _ = agent.act(policy, memory, jnp.zeros(1), KEY, True)
+        assert float(action[0]) == pytest.approx(np.tanh(u), rel=1e-5)
 
 
 def test_the_slow_actor_plays_evaluations_only():

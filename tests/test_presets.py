@@ -74,7 +74,7 @@ TABLES = {
             "entropy_range": ["unit", "unit", "env", "env", "unit", "unit"],
             "tau": [0.005, 0.005, 0.005, 0.005, 0.005, 0.02],
             "bound_factor": 3.0,
-            "std_eps": 0.1,
+            "std_eps": [0.1, 0.01, 0.1, 0.1, 0.1, 0.1],
             "network": ["mlp", "sphere", "mlp", "mlp", "mlp", "mlp"],
             "actor_network": ["mlp", "sphere", "mlp", "mlp", "mlp", "mlp"],
             "width": 128,
@@ -84,11 +84,11 @@ TABLES = {
             "head": ["gaussian", "histogram", "gaussian", "gaussian", "gaussian", "gaussian"],
             "bins": 101,
             "value_bound": [0.0, 5.0, 0.0, 0.0, 0.0, 0.0],
-            "std_init": 0.0,
+            "std_init": [0.0, 0.1, 0.0, 0.0, 0.0, 0.0],
             "pessimism": 1.0,
             "endless_pessimism": [None, 0.25, None, None, None, None],
             "actor_pessimism": [1.0, 0.0, 1.0, 1.0, 1.0, 1.0],
-            "weight_prior": [0.0, 1e-4, 0.0, 0.0, 0.0, 0.0],
+            "weight_prior": [0.0, 0.1, 0.0, 0.0, 0.0, 0.0],
             "temperature": 0.0,
             "actor_batches": [1, 4, 1, 1, 1, 1],
             "actors": "shared",
@@ -398,3 +398,11 @@ def test_a_list_in_a_table_has_a_value_for_every_preset():
         if isinstance(x, list)
     }
     assert not {where: found for where, found in lengths.items() if found[0] != found[1]}
+
+
+@pytest.mark.parametrize(
+    ("env", "gamma", "alpha"), [("Swimmer-v4", 0.999, 0.001), ("Hopper-v4", 0.99, 0.01), ("X-v0", 0.99, 0.01)]
+)
+def test_strong_looks_further_ahead_on_swimmer_alone(env, gamma, alpha):
+    found = presets("lsac")["strong"](env)
+    assert (found.gamma, found.agent.alpha_init) == (gamma, alpha)

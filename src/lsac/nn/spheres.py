@@ -1,8 +1,8 @@
 """Networks whose weight rows and features are unit vectors, after SimbaV2 (Lee et al., 2025, arXiv 2502.15280).
 
-Features are divided by their norm after every layer, so that a layer's output does not depend on the size of its
-weights. Rows of weights therefore live on spheres: `on_spheres` keeps them there under any optimiser or sampler. The
-gains, the biases and the last layer are ordinary parameters.
+Features are divided by their norm after every layer but the last two, so that a layer's output does not depend on the
+size of its weights. Rows of weights therefore live on spheres: `on_spheres` keeps them there under any optimiser or
+sampler. The gains, the biases and the last layer are ordinary parameters.
 """
 
 from typing import Any

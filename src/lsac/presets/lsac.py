@@ -19,7 +19,9 @@ def strong(env: str) -> Experiment:
         actor_network="sphere",
         head="histogram",
         value_bound=5.0,
-        weight_prior=1e-4,
+        std_init=0.1,  # this and ε are those of a Gaussian head, if it is chosen
+        std_eps=0.01,
+        weight_prior=0.1,
         critic_lr=3e-4,
         critic_lr_end=1.5e-4,
         anneal_from=0,

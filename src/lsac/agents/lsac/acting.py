@@ -40,7 +40,7 @@ def memory(config: Config) -> Any:
 
 
 def act(config: Config, policy: Policy, memory: Any, obs: Array, key: Key, explore: bool) -> tuple[Array, Any]:
-    memory = _decided(config, memory, key)
+    memory, key = _decided(config, memory, key)
     actor, encoder = policy.actor, policy.encoder
     if not explore and policy.slow is not None:
         actor, encoder = policy.slow, policy.slow_encoder
@@ -49,17 +49,20 @@ def act(config: Config, policy: Policy, memory: Any, obs: Array, key: Key, explo
 
 def entropy(config: Config) -> Entropy:
     def neg_log_prob(policy: Policy, memory: Any, obs: Array, key: Key) -> Array:
+        memory, key = _decided(config, memory, key)
         return sac.neg_log_prob(_chosen(config, policy.actor, memory), (), _seen(policy.encoder, obs), key)
 
     return Entropy(sac.ENTROPY.alpha, neg_log_prob)
 
 
-def _decided(config: Config, memory: Any, key: Key) -> Any:
-    """Draws the chain at the first step of an episode and keeps it until the last: Thompson sampling."""
+def _decided(config: Config, memory: Any, key: Key) -> tuple[Any, Key]:
+    """Draws the chain at the first step of an episode and keeps it until the last: Thompson sampling. Also returns the
+    key of the action."""
     if config.actors == "shared":
-        return memory
-    drawn = jax.random.randint(jax.random.fold_in(key, 1), (), 0, config.chains).astype(jnp.float32)
-    return jnp.where(memory == UNDECIDED, drawn, memory)
+        return memory, key
+    chain_key, action_key = jax.random.split(key)
+    drawn = jax.random.randint(chain_key, (), 0, config.chains).astype(jnp.float32)
+    return jnp.where(memory == UNDECIDED, drawn, memory), action_key
 
 
 def _chosen(config: Config, actor: GaussianActor, memory: Any) -> GaussianActor:

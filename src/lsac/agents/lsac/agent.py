@@ -139,7 +139,7 @@ class Optimisers(NamedTuple):
 
 
 def first_state(config: Config, spec: EnvSpec, optimisers: Optimisers, key: Key) -> State:
-    actor_key, critic_key, generator_key = jax.random.split(key, 3)
+    actor_key, critic_key, generator_key, embedding_key = jax.random.split(key, 4)
     if config.actors == "per_chain":
         actor = ensemble(lambda k: make_actor(config, spec, k), config.chains, actor_key)
         actor_opt = jax.vmap(optimisers.actor.init)(actor)
@@ -160,7 +160,7 @@ def first_state(config: Config, spec: EnvSpec, optimisers: Optimisers, key: Key)
         moved=jnp.zeros((rows, spec.action_dim)),
         share=jnp.zeros(()),
         generator=synthesis.init(config.generator, spec, generator_key) if config.synthetic else None,
-        embedding=embedding.init(spec, jax.random.fold_in(key, 1)) if config.embedding else None,
+        embedding=embedding.init(spec, embedding_key) if config.embedding else None,
         terminated=None if config.endless_pessimism is None else jnp.zeros(()),
     )
 

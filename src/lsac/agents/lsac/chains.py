@@ -75,8 +75,13 @@ def inverse_temperatures(config: Config, chains: Chains, transitions: Array) -> 
     shape = chains.var_mean.shape
     if not config.temperature:
         return jnp.broadcast_to(sampler_of(config)[1][:, None], shape)
-    scale = jnp.ones(shape) if config.head == "histogram" else chains.var_mean + config.std_eps
-    return transitions / (config.temperature * scale)
+    return transitions / (config.temperature * loss_scale(config, chains.var_mean))
+
+
+def loss_scale(config: Config, var_mean: Array) -> Array:
+    """ω of critics, by which their losses are a negative log likelihood per transition."""
+    scaled = config.distributional and config.head == "gaussian"
+    return var_mean + config.std_eps if scaled else jnp.ones_like(var_mean)
 
 
 def init(config: Config, spec: EnvSpec, key: Key) -> Chains:
@@ -146,11 +151,14 @@ def critic_loss(
         loss = gaussian_return_loss(mean, std, y_q, y_z, bound, scale, config.std_eps)
     else:
         loss = 0.5 * jnp.mean((mean - y_q) ** 2)
-    if config.weight_prior:
-        loss += 0.5 * config.weight_prior * sum(jnp.sum(x**2) for x in unbounded(without_statistics(critic)))
     if config.released.weight_norm:
         loss += config.released.weight_norm * sum(jnp.linalg.norm(x.reshape(-1)) for x in jax.tree.leaves(critic))
     return loss, (std_mean, var_mean, mean, std)
+
+
+def prior_gradient(critic: Critic, precision: Array) -> Critic:
+    """The gradient of the negative log density of a Gaussian prior on the parameters that are not on spheres."""
+    return jax.grad(lambda c: 0.5 * precision * sum(jnp.sum(x**2) for x in unbounded(without_statistics(c))))(critic)
 
 
 def move(
@@ -175,6 +183,9 @@ def move(
         (_, aux), grads = loss_of(critic, batch, y_q, y_z, std_mean, var_mean, config)
         if config.released.q_ascent:
             grads = jax.tree.map(jnp.subtract, grads, ascent)
+        if config.weight_prior:  # the loss is that of one transition, the prior stands beside all of them
+            precision = config.weight_prior * loss_scale(config, var_mean) / jnp.maximum(transitions, 1.0)
+            grads = jax.tree.map(jnp.add, grads, prior_gradient(critic, precision))
         cleaned = without_statistics(grads)
         updates, opt = sampler.update(cleaned, opt, critic, key=key, inverse_temperature=beta)
         updates = with_new_statistics(updates, grads)

@@ -87,7 +87,8 @@ class Config:
     actor_pessimism: Annotated[Share, AddedLater(before=1.0)] = 1.0
     """the same for the actor and for the refinement of actions"""
     weight_prior: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
-    """precision of a Gaussian prior on the critics' parameters that are not on spheres, relative to the loss"""
+    """precision of a Gaussian prior on the critics' parameters that are not on spheres; like any prior, it weighs less
+    the more transitions there are"""
     sampler: Literal["asgld", "sgld", "underdamped", "adam"] = "asgld"
     """update rule of the critics: adaptive, plain or underdamped Langevin dynamics, or Adam without noise"""
     critic_lr: Positive = 1e-3
@@ -101,7 +102,8 @@ class Config:
     inverse_temperature: Positive = 1e8
     """β_Q: the noise of a step is √(2 η_Q / β_Q)"""
     temperature: Annotated[NotNegative, AddedLater(before=0.0)] = 0.0
-    """T: β_Q = transitions in the replay / (ω T), where ω is the scale of the loss, so that T = 1 is the posterior; 0
+    """T: β_Q = transitions in the replay / (ω T), where ω is the scale of the loss; T = 1 is the temperature of the
+    posterior, from which sgld samples (the drift of asgld is larger than the gradient, so its chains are colder); 0
     means a constant --inverse-temperature"""
     bias_factor: NotNegative = 1.0
     """weight a of the adaptive drift"""
@@ -205,6 +207,12 @@ class Config:
                 f"--temperature {self.temperature}: not with --no-distributional, --sampler adam or "
                 "--released.shared-averages"
             )
+        accidents = self.released.std_without_gradient or self.released.shared_averages
+        if self.head == "histogram" and accidents:
+            raise InputError(
+                "--head histogram: not with --released.std-without-gradient or --released.shared-averages, which are "
+                "about the std of a Gaussian"
+            )
         if self.network != "mlp" and self.sampler == "underdamped":
             raise InputError(f"--sampler underdamped: would leave the unit rows of --network {self.network}")
         if self.embedding and len(self.hidden) < 2:
@@ -228,6 +236,8 @@ class Config:
             "--actors per_chain": self.actors == "per_chain",
             "--value-bound": bool(self.value_bound),
             "--pessimism": self.pessimism != 1.0 or self.endless_pessimism not in (None, 1.0),
+            "--weight-prior": bool(self.weight_prior),
+            f"--sampler {self.sampler}": self.sampler in ("underdamped", "adam"),
         }
         for option, used in beyond.items():
             if used:

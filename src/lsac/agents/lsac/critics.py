@@ -64,7 +64,12 @@ def make_critic(config: Config, spec: EnvSpec, key: Key) -> Critic:
     if config.head == "histogram":
         return HistogramCritic(network, config.value_bound)
     scale = SPHERE_SCALE if config.network == "sphere" else 1.0
-    return GaussianCritic(network, scale, math.log(math.expm1(config.std_init)) if config.std_init else 0.0)
+    return GaussianCritic(network, scale, inverse_softplus(config.std_init) if config.std_init else 0.0)
+
+
+def inverse_softplus(y: float) -> float:
+    """log(eʸ − 1), also where eʸ is too large for a float."""
+    return y + math.log(-math.expm1(-y))
 
 
 def make_actor(config: Config, spec: EnvSpec, key: Key) -> GaussianActor:
