@@ -79,6 +79,22 @@ def test_all_but_diffusion_policies_act_in_numpy(algorithm):
     assert (found is None) == (algorithm in DIFFUSION)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"embedding": True}, {"actor_network": "sphere", "slow_evaluation": True}],
+    ids=["embedding", "sphere, slow"],
+)
+def test_lsac_acts_in_numpy_with_other_networks_too(options):
+    agent, policy = made("lsac", synthetic=False, hidden=(8, 8), **options)
+    actors = make_actors(agent, 2)
+    for rule, explore in ((actors.explore, True), (actors.exploit, False)):
+        assert rule.in_numpy(policy, ENVS, ((), np.zeros((2, 3), np.float32))) is not None
+        act = jax.jit(lambda o, k, explore=explore: agent.act(policy, (), o, k, explore)[0])
+        for moment, (obs, (action, _)) in zip(MOMENTS, chosen(rule, policy), strict=True):
+            wanted = expected(act, obs, jax.random.key(5), moment)
+            np.testing.assert_allclose(action, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_uniform_actions_are_those_of_their_keys():
     agent, _ = made("sac")
     draw = jax.jit(lambda o, k: jax.random.uniform(k, (2,), minval=-1.0, maxval=1.0))

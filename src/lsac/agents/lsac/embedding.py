@@ -127,9 +127,8 @@ class Beside(eqx.Module):
     after: int = eqx.field(static=True)
 
     def __call__(self, x: Array) -> Array:
-        end = x.shape[0] - self.after
-        inputs, embeddings = jnp.concatenate([x[: self.before], x[end:]]), x[self.before : end]
-        return self.rest(jnp.concatenate([by_mean_size(self.first(inputs)), embeddings]))
+        obs, embeddings, action = jnp.split(x, [self.before, x.shape[0] - self.after])
+        return self.rest(jnp.concatenate([by_mean_size(self.first(jnp.concatenate([obs, action]))), embeddings]))
 
 
 def critic_input(spec: EnvSpec, hidden: tuple[int, ...], make: Make, key: Key) -> Beside:
