@@ -62,20 +62,33 @@ def test_running_statistics_move_a_hundredth_of_the_way_to_those_of_the_batch_wh
     np.testing.assert_array_equal(updates.gain, 1.0)
 
 
-def test_the_network_by_hand():
-    network = BatchNormNet(4, 6, 1, 3, KEY)
-    rng = np.random.default_rng(1)
-    network = jax.tree.map(lambda x: x + jnp.asarray(rng.uniform(0.0, 0.2, x.shape), jnp.float32), network)
+def by_hand(network, statistics):
+    """Outputs of a network with one block for the batch, with mean and variance of every layer's inputs."""
 
     def normal(layer, x):
-        return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5) * np.asarray(layer.gain) + np.asarray(layer.bias)
+        mean, variance = statistics(layer, x)
+        return (x - mean) / np.sqrt(variance + 1e-5) * np.asarray(layer.gain) + np.asarray(layer.bias)
 
     (block,) = network.blocks
     h = normal(network.input_norm, BATCH.astype(np.float64)) @ np.asarray(network.embed.weight).T
     inner = np.maximum(normal(block.into_norm, h @ np.asarray(block.into.weight).T), 0.0)
     h = h + np.maximum(normal(block.out_norm, inner @ np.asarray(block.out.weight).T), 0.0)
     h = h / np.sqrt((h**2).mean(1, keepdims=True) + 1e-5)
-    expected = h @ np.asarray(network.last.weight).T + np.asarray(network.last.bias)
+    return h @ np.asarray(network.last.weight).T + np.asarray(network.last.bias)
+
+
+def test_the_network_by_hand():
+    network = BatchNormNet(4, 6, 1, 3, KEY)
+    rng = np.random.default_rng(1)
+    network = jax.tree.map(lambda x: x + jnp.asarray(rng.uniform(0.0, 0.2, x.shape), jnp.float32), network)
+
+    expected = by_hand(network, lambda layer, x: (x.mean(0), x.var(0)))
     np.testing.assert_allclose(in_training(InTraining(network), BATCH), expected, rtol=1e-3, atol=1e-4)
-    alone = [network(x) for x in jnp.asarray(BATCH)]
-    np.testing.assert_allclose(jax.vmap(network)(jnp.asarray(BATCH)), np.stack(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_outside_training_the_network_uses_its_running_statistics():
+    network = BatchNormNet(4, 6, 1, 3, KEY)
+    rng = np.random.default_rng(2)
+    network = jax.tree.map(lambda x: x + jnp.asarray(rng.uniform(0.0, 0.5, x.shape), jnp.float32), network)
+    wanted = by_hand(network, lambda layer, x: (np.asarray(layer.mean), np.asarray(layer.variance)))
+    np.testing.assert_allclose(jax.vmap(network)(jnp.asarray(BATCH)), wanted, rtol=1e-3, atol=1e-4)

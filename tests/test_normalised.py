@@ -242,7 +242,7 @@ def lsac_case():
     return SimpleNamespace(config=config, inner=inner, agent=agent, state=state, rows=transitions(8, CAPACITY))
 
 
-def test_the_generator_sees_observations_as_they_are(lsac_case):
+def test_the_generator_sees_observations_and_rewards_as_they_are(lsac_case):
     agent, state, key = lsac_case.agent, lsac_case.state, jax.random.key(2)
     replay, fit = replay_of(LAYOUT, lsac_case.rows), jax.jit(agent.refresh.fit)
     kept = agent.refresh.compact(state)
@@ -255,7 +255,8 @@ def test_the_generator_sees_observations_as_they_are(lsac_case):
     )
     held = {row.tobytes() for row in lsac_case.rows}
     assert {row.tobytes() for row in np.asarray(LAYOUT.pack(real))} <= held
-    again, _, sample = fit(kept, dataclasses.replace(replay, moments=SOME), key)
+    changed = dataclasses.replace(replay, moments=SOME, reward_scale=jnp.float32(4.0))
+    again, _, sample = fit(kept, changed, key)
     jax.tree.map(np.testing.assert_array_equal, (again, sample), (after, real))
 
     full, shown = jax.jit(agent.refresh.generate)(after, jax.random.key(3))
@@ -283,6 +284,8 @@ def test_generated_transitions_are_normalised_when_they_are_used(lsac_case):
         np.testing.assert_allclose(getattr(found, name), wanted, rtol=1e-4, atol=1e-4)
     for name in ("action", "reward", "discount"):
         np.testing.assert_array_equal(getattr(found, name), getattr(raw, name))
+    scaled = drawn(state, dataclasses.replace(replay, reward_scale=jnp.float32(4.0)), jax.random.key(0))
+    np.testing.assert_array_equal(scaled.reward, raw.reward / 4.0)  # of both halves
 
 
 # scaled rewards
@@ -354,12 +357,6 @@ def test_an_update_sees_scaled_rewards_and_values_are_in_the_unit_of_the_reward(
     alpha = agent.values.entropy.alpha(state)
     assert float(alpha) == pytest.approx(float(scale * jnp.exp(state.agent.log_alpha)), rel=1e-5)
     assert float(scale) != pytest.approx(1.0, rel=0.1)
-
-
-def test_the_generator_sees_rewards_as_they_are_and_its_own_are_scaled():
-    replay = dataclasses.replace(replay_of(LAYOUT, transitions(8, CAPACITY)), reward_scale=jnp.float32(4.0))
-    index = jnp.arange(CAPACITY)
-    np.testing.assert_array_equal(rb.take(rb.raw(replay), index).reward, 4.0 * rb.take(replay, index).reward)
 
 
 # whole runs
