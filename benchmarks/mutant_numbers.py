@@ -55,6 +55,20 @@ UPDATES: dict[str, dict[str, Any]] = {
         **{"sampler": "adam", "clip": "none", "actor_clip": 0.05, "entropy_range": "env", "target_entropy": -1.0},
         **NO_GENERATOR,
     },
+    "histogram on spheres": {
+        **{"network": "sphere", "actor_network": "sphere", "width": 8, "blocks": 1, "head": "histogram", "bins": 7},
+        **{"value_bound": 2.0, "weight_prior": 3.0, "endless_pessimism": 0.25, "actor_pessimism": 0.0},
+        **{"actor_batches": 2, "slow_evaluation": True, **WARM, **NO_GENERATOR},
+    },
+    "batch normalisation": {
+        **{"network": "batch_norm", "width": 8, "blocks": 1, "std_init": 0.1, "pessimism": 0.5, "temperature": 1.0},
+        **WARM,
+        **NO_GENERATOR,
+    },
+    "embedding, an actor per chain": {
+        **{"embedding": True, "embedding_period": 2, "hidden": (8, 8), "actors": "per_chain", "slow_evaluation": True},
+        **WARM,
+    },
 }
 SYNTHESIS: dict[str, dict[str, Any]] = {
     "default": {},

@@ -37,16 +37,23 @@ from typing import Any, NamedTuple
 from mutant_kinds import Mutant, fields_of, mutants_of
 
 ROOT = Path(__file__).absolute().parents[1]
+OF_LSAC = ("test_lsac_update.py", "test_lsac.py", "test_lsac_strong.py", "test_agents.py[lsac]")
 TESTS = {
-    "src/lsac/agents/lsac/agent.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
-    "src/lsac/agents/lsac/batches.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
-    "src/lsac/agents/lsac/refreshing.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
-    "src/lsac/agents/lsac/chains.py": ("test_lsac_update.py", "test_lsac.py", "test_agents.py[lsac]"),
+    "src/lsac/agents/lsac/agent.py": OF_LSAC,
+    "src/lsac/agents/lsac/batches.py": OF_LSAC,
+    "src/lsac/agents/lsac/refreshing.py": OF_LSAC,
+    "src/lsac/agents/lsac/chains.py": OF_LSAC,
+    "src/lsac/agents/lsac/critics.py": OF_LSAC,
+    "src/lsac/agents/lsac/acting.py": (*OF_LSAC, "test_actors.py"),
+    "src/lsac/agents/lsac/embedding.py": OF_LSAC,
+    "src/lsac/agents/lsac/state.py": OF_LSAC,
     "src/lsac/agents/lsac/synthesis.py": (
         *("test_presets.py", "test_synthesis.py", "test_lsac.py", "test_agents.py[lsac]"),
     ),
     "src/lsac/nn/langevin.py": ("test_langevin.py", "test_lsac_update.py", "test_lsac.py"),
     "src/lsac/nn/diffusion.py": ("test_diffusion.py", "test_synthesis.py", "test_dipo.py", "test_qsm.py"),
+    "src/lsac/nn/spheres.py": ("test_spheres.py", "test_lsac_strong.py"),
+    "src/lsac/nn/batch_norm.py": ("test_batch_norm.py", "test_lsac_strong.py"),
 }
 """What is mutated, and the files of tests that are run, the most specific first. Brackets hold a parameter: of that
 file only the tests are run that have it. A file that is not there is left out."""
