@@ -8,7 +8,9 @@ import onnx
 import onnxruntime
 import pytest
 from small import config
+from test_model import TINY
 
+from lsac import SAC
 from lsac.agents import AGENTS
 from lsac.agents.normalised import normalised
 from lsac.envs.gymnasium import Spaces
@@ -140,3 +142,23 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"pip install 'lsac\[export\]'"):
         exported("td3", tmp_path / "policy.onnx")
+
+
+# a model
+
+
+def acted(path, obs):
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"observation": obs})[0]
+
+
+def test_every_export_of_a_model_is_of_its_policy_at_that_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "COMPARED", 8)
+    model, obs = SAC("Pendulum-v1", seed=3, **TINY).learn(32), OBS[:4]
+    before = model.predict(obs, deterministic=True)[0]
+    model.export(tmp_path / "before.onnx")
+    model.learn(32)
+    model.export(tmp_path / "after.onnx")
+    after = model.predict(obs, deterministic=True)[0]
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(acted(tmp_path / "before.onnx", obs), before, atol=1e-5)
+    np.testing.assert_allclose(acted(tmp_path / "after.onnx", obs), after, atol=1e-5)

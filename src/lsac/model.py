@@ -344,9 +344,12 @@ class Model:
         the observations that start an episode. Policies without a memory return None.
         """
         index = self._seed_index(self.best_seed if seed is None else seed)
+        return self._predictor.act(self._policy(index), obs, Recurrence(state, episode_start), deterministic, index)
+
+    def _policy(self, index: int) -> Any:
+        """The present policy of one seed or of all, on the processor."""
         owner, version = (self._trained, 0) if self._loop is None else (self._loop, self._loop.learner.added)
-        policy = self._predictor.policy(index, owner, version, self._read_policies)
-        return self._predictor.act(policy, obs, Recurrence(state, episode_start), deterministic, index)
+        return self._predictor.policy(index, owner, version, self._read_policies)
 
     def _read_policies(self) -> Any:
         """The policies [S, …] of all seeds."""
@@ -377,7 +380,7 @@ class Model:
         index = self._seed_index(chosen)
         if index == ALL:
             raise InputError('seed: "all" cannot be exported, a file holds the policy of one seed')
-        policy = self._predictor.policy(index, None, -1, self._read_policies)
+        policy = self._policy(index)
 
         def predict(rows: np.ndarray) -> np.ndarray:
             return self._predictor.of_rows(policy, rows, index)
