@@ -82,7 +82,9 @@ class Recorded(gym.Env):
         self.position = state["position"]
 
 
-@pytest.mark.computing  # whether bits are equal depends on the compiler's settings: it has those of users
+# Without its optimisations the compiler fuses some multiplications with additions and others not, depending on the
+# instructions around them, among them the capacity of the replay. With the settings of users it fuses them everywhere.
+@pytest.mark.computing
 @pytest.mark.parametrize(
     ("kind", "env", "options", "lengths"),
     [
