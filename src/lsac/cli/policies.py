@@ -63,7 +63,9 @@ def evaluate(args: list[str]) -> int:
         return 0
     lines = []
     if given.video is not None:
-        filmed = Filmed(given.policy, given.seed, given.video_episodes, given.video_steps, not given.stochastic)
+        filmed = Filmed(
+            given.policy, given.seed, given.video_episodes, given.video_steps, not given.stochastic, given.episodes
+        )
         lines.append(record(given.run, given.video, filmed, lambda text: print(text, file=sys.stderr)))
     print(evaluate_run(given.run, given.episodes, given.policy, not given.stochastic), *lines, sep="\n")
     return 0

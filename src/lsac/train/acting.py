@@ -64,7 +64,7 @@ class Predictor:
         if index not in cached:
             policies = read()
             chosen = policies if index == ALL else jax.tree.map(lambda leaf: leaf[index], policies)
-            cached[index] = jax.device_put(jax.tree.map(np.array, chosen), _cpu())
+            cached[index] = jax.device_put(jax.tree.map(np.array, chosen), cpu())
         return cached[index]
 
     def act(
@@ -89,7 +89,7 @@ class Predictor:
 
     def _key(self, index: int) -> Any:
         if index not in self._keys:
-            self._keys[index] = jax.device_put(streams.root(self._seed + index, streams.EVALUATE), _cpu())
+            self._keys[index] = jax.device_put(streams.root(self._seed + index, streams.EVALUATE), cpu())
         return self._keys[index]
 
     def _memory(self, count: int, recurrence: Recurrence, of_all: bool) -> Any:
@@ -142,7 +142,8 @@ def _flat(values: Any) -> np.ndarray:
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
-def _cpu() -> Any:
+def cpu() -> Any:
+    """The device on which policies act."""
     try:
         return jax.devices("cpu")[0]
     except RuntimeError:  # JAX_PLATFORMS names only an accelerator

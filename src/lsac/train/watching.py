@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import jax
 import numpy as np
 
 from lsac.collect import snapshot
 from lsac.collect.actors import make_actors
 from lsac.collect.groups import Discounts, Group
-from lsac.collect.wire import GroupPlan
+from lsac.collect.pool import evaluation_groups
 from lsac.envs.gymnasium import Simulator
 from lsac.envs.ids import first_line
 from lsac.envs.rendering import INSTALL, has_display, working_backend
+from lsac.envs.sources import of_experiment
 from lsac.errors import InputError
 from lsac.runs.experiment import make_agent
 from lsac.runs.wording import counted
+from lsac.train.acting import cpu
 from lsac.train.evaluate_run import Evaluated, load_policies
 from lsac.train.logger import Say
 
@@ -65,22 +68,40 @@ class Frames(gym.Wrapper):
 
 
 class Player:
-    """Plays the first evaluation episodes of one seed: the same ones that `lsac eval` counts."""
+    """Plays the first evaluation episodes of one seed: the same ones that `lsac eval` counts.
 
-    def __init__(self, loaded: Evaluated, seed: int, env: gym.Env, deterministic: bool):
-        e = loaded.experiment
-        index = e.seed_list.index(seed)
+    An episode is played together with the others of its group, because the last bits of an action depend on how many
+    are chosen at once, and after a thousand steps a return can depend on these bits.
+    """
+
+    def __init__(self, loaded: Evaluated, seed: int, env: gym.Env, counted: int, deterministic: bool):
+        """`counted` is the number of episodes of the evaluation; `env` is drawn, the others of its group are not."""
+        e = self._experiment = loaded.experiment
         agent = make_agent(e, loaded.spec)
-        self._policy = snapshot.unflatten(agent)[1](loaded.policies[index])
+        self._policy = snapshot.unflatten(agent)[1](loaded.policies[e.seed_list.index(seed)])
         self._actors, self._discounts = make_actors(agent, loaded.spec.action_dim), Discounts(e.gamma)
-        self._seed, self._index, self._simulator = seed, index, Simulator(env, e.action_repeat)
+        self._seed, self._drawn, self._counted = seed, Simulator(env, e.action_repeat), counted
         self._step, self._deterministic = max(loaded.steps), deterministic
 
     def episode(self, number: int) -> Shown:
-        plan = GroupPlan(self._seed, self._index, [number], 1)
-        group = Group(plan, [self._simulator], self._actors, self._discounts, np.zeros(2, np.int64))
-        played = group.evaluate(self._policy, self._step, self._deterministic)
-        return Shown(float(played.returns[0]), int(played.lengths[0]))
+        plans = evaluation_groups([self._seed], self._counted if number < self._counted else number + 1)
+        plan = next(plan for plan in plans if number in plan.envs)
+        place = plan.envs.index(number)
+        others = [self._other() for _ in plan.envs[1:]]
+        simulators = [*others[:place], self._drawn, *others[place:]]
+        try:
+            with jax.default_device(cpu()):
+                group = Group(plan, simulators, self._actors, self._discounts, np.zeros(2, np.int64))
+                played = group.evaluate(self._policy, self._step, self._deterministic)
+        finally:
+            for simulator in others:
+                simulator.close()
+        return Shown(float(played.returns[place]), int(played.lengths[place]))
+
+    def _other(self) -> Simulator:
+        source = of_experiment(self._experiment).evaluation
+        assert source is not None
+        return Simulator(source.make(), self._experiment.action_repeat)
 
 
 def require_seed(loaded: Evaluated, seed: int | None) -> int:
@@ -119,6 +140,8 @@ class Filmed(NamedTuple):
     steps: int | None
     """of each episode; None for all"""
     deterministic: bool
+    counted: int
+    """episodes of the evaluation"""
 
 
 def record(path: Path, video: Path, filmed: Filmed, say: Say) -> str:
@@ -133,7 +156,7 @@ def record(path: Path, video: Path, filmed: Filmed, say: Say) -> str:
     try:
         video.parent.mkdir(parents=True, exist_ok=True)
         with Film(aside, fps, say) as film:
-            player = Player(loaded, chosen, Frames(env, film.add, filmed.steps), filmed.deterministic)
+            player = Player(loaded, chosen, Frames(env, film.add, filmed.steps), filmed.counted, filmed.deterministic)
             shown = [player.episode(i) for i in range(filmed.episodes)]
         os.replace(aside, video)
     except OSError as error:
@@ -197,7 +220,7 @@ def show(path: Path, which: str, seed: int | None, episodes: int, deterministic:
     chosen = require_seed(loaded, seed)
     env = drawable(loaded, "--render")
     try:
-        player = Player(loaded, chosen, env, deterministic)
+        player = Player(loaded, chosen, env, episodes, deterministic)
         shown = [player.episode(i) for i in range(episodes)]
     finally:
         env.close()
