@@ -11,11 +11,12 @@ from made_up_runs import make_run, table, write_lines
 from lsac.agents import AGENTS
 from lsac.analysis import results
 from lsac.analysis.colours import ALGORITHMS, styles, transparent
-from lsac.analysis.comparison import compare, tables_of
+from lsac.analysis.comparison import compare, not_compared, tables_of
 from lsac.analysis.comparison_figures import draw_comparison
 from lsac.analysis.figures import Look, lines_of
 from lsac.analysis.load import load_runs
 from lsac.analysis.reference import references
+from lsac.analysis.report import write_report
 
 TASKS = ("dm_control/a-b-v0", "dm_control/c-d-v0")
 
@@ -82,11 +83,65 @@ def test_labels_are_compared_on_the_tasks_that_all_have(tmp_path):
     more = [("A", "lsac", "dm_control/e-f-v0", [1, 2]), ("A", "lsac", "Hopper-v5", [1]), ("A", "lsac", "Ant-v5", [1])]
     (comparison,) = compare(two(tmp_path / "x") + lines(tmp_path / "y", more), references())
     assert comparison.envs == list(TASKS)
-    assert "Left out: dm_control/e-f-v0, not evaluated for B." in comparison.words
+    assert "Left out: dm_control/e-f-v0, without scores of B." in comparison.words
+
+
+def test_a_label_on_few_tasks_does_not_end_the_comparison(tmp_path):
+    """The most results together: C was run on one of three tasks, and D of another suite is no part of it."""
+    third = "dm_control/e-f-v0"
+    more = [("A", "lsac", third, [1, 2]), ("B", "sac", third, [1, 2]), ("C", "td3", TASKS[0], [1])]
+    found = two(tmp_path / "x") + lines(tmp_path / "y", [*more, ("D", "td3", "Ant-v4", [1])])
+    (comparison,) = compare(found, references())
+    assert (comparison.envs, [x.label for x in comparison.labels]) == ([*TASKS, third], ["A", "B"])
+    assert comparison.words.endswith("Left out: C, with scores on 1 of 3 tasks.")
+    assert not_compared(found, references()) == []
+
+
+def test_a_half_finished_suite_is_compared_on_what_all_have(tmp_path):
+    """A on four tasks, B and C on two: three labels on two tasks are more than two labels on two or one on four."""
+    more = [("A", "lsac", f"dm_control/{name}-x-v0", [1]) for name in "ef"] + [("C", "td3", env, [1]) for env in TASKS]
+    (comparison,) = compare(two(tmp_path / "x") + lines(tmp_path / "y", more), references())
+    assert (comparison.envs, [x.label for x in comparison.labels]) == ([*TASKS], ["A", "B", "C"])
+
+
+def test_why_there_is_no_comparison_is_said(tmp_path):
+    """Each label on a task of its own, and none without a reference; the page has the sentence."""
+    runs = [("A", "lsac", "Ant-v4", [1]), ("B", "sac", "Hopper-v4", [1]), ("A", "lsac", "Ant-v5", [1])]
+    found = lines(tmp_path, runs)
+    assert compare(found, references()) == []
+    (reason,) = not_compared(found, references())
+    assert reason == (
+        "MuJoCo: not compared across tasks, for no label has scores on two of them: Ant-v5, which has no reference "
+        "scores."
+    )
+    write_report([line.run for line in found], ["A", "B", "A"], tmp_path / "report", Look(formats=()))
+    assert reason in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_returns_that_are_not_finite_are_no_scores(tmp_path):
+    """A report of them is written, without a warning and without a number for them."""
+    values = [("C", "td3", TASKS[0], [1.0, math.nan]), ("C", "td3", TASKS[1], [math.inf, -math.inf])]
+    found = two(tmp_path / "x") + lines(tmp_path / "y", values)
+    (comparison,) = compare(found, references())
+    assert [x.label for x in comparison.labels] == ["A", "B"]
+    assert f"Left out: C on {TASKS[0]}, with returns that are not finite; C on {TASKS[1]}, with" in comparison.words
+    runs, names = [line.run for line in found], [line.label for line in found]
+    write_report(runs, names, tmp_path / "report", Look(formats=("svg",)))
+    assert {"NaN", "Infinity"}.isdisjoint((tmp_path / "report" / "index.html").read_text().split('id="data"')[1][:9999])
+    alone = lines(tmp_path / "z", values)
+    write_report([line.run for line in alone], ["C", "C"], tmp_path / "alone", Look(band="bootstrap", formats=("svg",)))
+
+
+def test_ablations_of_returns_that_are_not_finite_have_no_probability(tmp_path):
+    found = lines(tmp_path, [("A", "sac", TASKS[0], [1.0, 2.0]), ("B", "sac", TASKS[0], [1.0, math.nan])])
+    _, row = results.ablations(found).rows
+    assert math.isnan(row["probability"])
+    assert row["too_narrow"] == ""
 
 
 def test_one_task_is_no_comparison_across_tasks(tmp_path):
-    assert compare([line for line in two(tmp_path) if line.env == TASKS[0]], references()) == []
+    one = [line for line in two(tmp_path) if line.env == TASKS[0]]
+    assert compare(one, references()) == not_compared(one, references()) == []
     assert tables_of([]) == []
 
 

@@ -121,6 +121,14 @@ def test_bands_end_where_returns_do(tmp_path):
     assert min(band["y"]) == -200 - 0.2 * 190
 
 
+def test_metrics_without_times_are_drawn_over_steps(tmp_path):
+    """With the published curves, whose level lines end where the run does."""
+    path = make_run(tmp_path / "run", table(1), env="HalfCheetah-v4")
+    write_lines(path, [{"step": step, "seed": 4, "eval/mean_reward": 1.0} for step in (100, 200)])
+    items = data_of(page_of(tmp_path, [path], ["SAC"]))["plots"][0]["items"]
+    assert {tuple(item["hours"]) for item in items if item["role"] != "band"} == {(None, None), (0, None), ()}
+
+
 def test_the_same_runs_give_the_same_page(tmp_path):
     path = make_run(tmp_path / "run", table(2))
     assert page_of(tmp_path / "a", [path], ["A"]) == page_of(tmp_path / "b", [path], ["A"])

@@ -72,6 +72,12 @@ def test_smoothing_agrees_with_a_plain_loop(window):
     np.testing.assert_allclose(smooth(values, window), expected, atol=1e-12)
 
 
+def test_what_is_not_finite_stays_in_its_windows():
+    found = smooth(np.array([[1.0, 3.0, math.inf, 3.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0, 1.0, math.nan]]), 3)
+    np.testing.assert_array_equal(found[0], [2.0, math.nan, math.nan, math.nan, 5 / 3, 1.0])
+    np.testing.assert_array_equal(found[1], [1.0, 1.0, 1.0, 1.0, math.nan, math.nan])
+
+
 def test_maximum_of_the_mean_and_mean_of_the_maxima():
     """Means over seeds 1, 3, 2: the maximum is at index 1, where the seeds have 0 and 6. Their maxima are 4 and 6."""
     values = np.array([[2.0, 0.0, 4.0], [0.0, 6.0, 0.0]])

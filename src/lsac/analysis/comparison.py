@@ -61,7 +61,7 @@ class Profile(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Labels on the tasks of a suite that all of them have been evaluated on."""
+    """Labels on the tasks of a suite that all of them have scores on."""
 
     suite: str
     references: list[Reference]
@@ -70,7 +70,7 @@ class Comparison:
     uneven: bool
     """whether runs on one task end at different steps"""
     left_out: list[str]
-    """environments that are not compared, each with its reason"""
+    """environments and labels that are not compared, each with its reason"""
 
     @property
     def words(self) -> str:
@@ -106,41 +106,92 @@ class Comparison:
         return np.linspace(min(0.0, float(scores.min())), max(1.0, float(scores.max())), POINTS)
 
 
+class Scores(NamedTuple):
+    """The scores of a suite, and which tasks and labels have none."""
+
+    suite: str
+    references: dict[str, Reference]
+    """of each environment that has one"""
+    lines: dict[tuple[str, str], Line]
+    """by label and environment"""
+    values: dict[tuple[str, str], np.ndarray]
+    """the normalised scores [S] of those lines"""
+    without: list[str]
+    """what has no scores, each with its reason"""
+
+    def tasks_of(self, label: str) -> frozenset[str]:
+        return frozenset(env for name, env in self.values if name == label)
+
+
 def compare(lines: list[Line], known: list[Reference]) -> list[Comparison]:
-    """A comparison for each suite with at least two tasks that have a reference and that all of its labels share."""
-    suites: dict[str, list[Line]] = {}
+    """A comparison for each suite with two tasks or more on which a label has scores."""
+    return [_comparison(scores, *block) for scores in _scores(lines, known) if (block := _block(scores))]
+
+
+def not_compared(lines: list[Line], known: list[Reference]) -> list[str]:
+    """Why there is no comparison of a suite with several tasks: a sentence for each."""
+    found = []
+    for scores in _scores(lines, known):
+        tasks = {env for env, line in ((line.env, line) for line in lines) if task_of(env).suite == scores.suite}
+        if len(tasks) > 1 and _block(scores) is None:
+            reasons = f": {'; '.join(scores.without)}" if scores.without else ""
+            found.append(f"{scores.suite}: not compared across tasks, for no label has scores on two of them{reasons}.")
+    return found
+
+
+def _scores(lines: list[Line], known: list[Reference]) -> list[Scores]:
+    suites: dict[str, Scores] = {}
     for line in lines:
-        suites.setdefault(task_of(line.env).suite, []).append(line)
-    found = [_comparison(suite, here, known) for suite, here in suites.items()]
-    return [each for each in found if len(each.envs) > 1]
+        suite = task_of(line.env).suite
+        _add(line, suites.setdefault(suite, Scores(suite, {}, {}, {}, [])), known)
+    return [*suites.values()]
 
 
-def _comparison(suite: str, lines: list[Line], known: list[Reference]) -> Comparison:
-    table = {(line.label, line.env): line for line in lines if len(line.run.evaluations().steps)}
-    labels = list(dict.fromkeys(label for label, _ in table))
-    envs, used, left_out = [], [], []
-    for env in dict.fromkeys(line.env for line in lines):
-        reference = reference_of(env, known)
-        if reference is None:
-            left_out.append(f"{env}, which has no reference scores")
-        elif missing := [label for label in labels if (label, env) not in table]:
-            left_out.append(f"{env}, not evaluated for {', '.join(missing)}")
-        elif labels:
-            envs.append(env)
-            used.append(reference)
+def _add(line: Line, scores: Scores, known: list[Reference]) -> None:
+    reference, returns = reference_of(line.env, known), line.run.evaluations().values
+    if reference is None:
+        problem = f"{line.env}, which has no reference scores"
+    elif not returns.shape[1]:
+        problem = f"{line.label} on {line.env}, not evaluated"
+    elif not np.isfinite(last := final(returns)).all():
+        problem = f"{line.label} on {line.env}, with returns that are not finite"
+    else:
+        scores.references[line.env] = reference
+        scores.lines[line.label, line.env] = line
+        scores.values[line.label, line.env] = (last - reference.low) / (reference.high - reference.low)
+        return
+    if problem not in scores.without:
+        scores.without.append(problem)
+
+
+def _block(scores: Scores) -> tuple[list[str], list[str]] | None:
+    """The labels and environments that are compared: of several labels on two environments or more that all of them
+    have, those with the most pairs of both; if there are none, the label with the most environments."""
+    tasks = {label: scores.tasks_of(label) for label, _ in scores.values}
+    alone = {*tasks.values()}
+    envs = {x & y for x in alone for y in alone}
+    blocks = [([label for label in tasks if tasks[label] >= shared], shared) for shared in envs if len(shared) > 1]
+    if not blocks:
+        return None
+    labels, shared = max(blocks, key=lambda x: (len(x[0]) > 1, len(x[0]) * len(x[1]), len(x[1]), sorted(x[1])))
+    return labels, [env for env in scores.references if env in shared]
+
+
+def _comparison(scores: Scores, labels: list[str], envs: list[str]) -> Comparison:
     compared = [
-        Compared(
-            label, table[label, envs[0]].style, [_scores(table[label, e], r) for e, r in zip(envs, used, strict=True)]
-        )
-        for label in (labels if envs else [])
+        Compared(label, scores.lines[label, envs[0]].style, [scores.values[label, env] for env in envs])
+        for label in labels
     ]
-    ends = [{int(table[label, env].run.evaluations().steps[-1]) for label in labels} for env in envs]
-    return Comparison(suite, used, envs, compared, any(len(steps) > 1 for steps in ends), left_out)
-
-
-def _scores(line: Line, reference: Reference) -> np.ndarray:
-    returns = final(line.run.evaluations().values)
-    return (returns - reference.low) / (reference.high - reference.low)
+    ends = [{int(scores.lines[label, env].run.evaluations().steps[-1]) for label in labels} for env in envs]
+    left_out = list(scores.without)
+    for env in scores.references:
+        missing = [label for label in labels if (label, env) not in scores.values]
+        left_out += [f"{env}, without scores of {', '.join(missing)}"] if missing else []
+    for label in dict.fromkeys(label for label, _ in scores.values):
+        count = len(scores.tasks_of(label) & {*envs})
+        left_out += [f"{label}, with scores on {count} of {len(envs)} tasks"] if label not in labels else []
+    references = [scores.references[env] for env in envs]
+    return Comparison(scores.suite, references, envs, compared, any(len(steps) > 1 for steps in ends), left_out)
 
 
 # tables

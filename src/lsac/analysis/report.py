@@ -4,6 +4,8 @@ import csv
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from lsac.analysis import comparison, results
 from lsac.analysis.comparison_figures import draw_comparison
 from lsac.analysis.diagnostics import draw_diagnostics
@@ -43,12 +45,19 @@ def write_report(
     """Writes the figures of each environment and of all, the tables, the evaluations of every seed, and the page."""
     for run in runs:
         run.returns()  # says so if there are none, before anything is written
+    with np.errstate(invalid="ignore", over="ignore"):  # returns may be infinite, and what is computed of them is not
+        return _write_report(runs, labels, out, look, references() if known is None else known, going)
+
+
+def _write_report(
+    runs: list[Run], labels: list[str], out: Path, look: Look, known: list[Reference], going: Going | None
+) -> list[Path]:
     lines = lines_of(runs, labels)
-    compared = comparison.compare(lines, references() if known is None else known)
+    compared, missing = comparison.compare(lines, known), comparison.not_compared(lines, known)
     optional = (results.published_numbers(lines), results.ablations(lines))
     tables = [results.returns(lines), *comparison.tables_of(compared), *(table for table in optional if table)]
     tables += [results.efficiency(lines), results.provenance(lines)]
-    content = Content(lines, compared, tables, look, *(going or ()))
+    content = Content(lines, compared, missing, tables, look, *(going or ()))
     written = [write_page(content, out / "index.html")]
     written += [] if going else draw_figures(lines, compared, out, look)
     return [*written, *write_tables(tables, out), _write_evaluations(lines, out / EVALUATIONS)]

@@ -178,8 +178,9 @@ def ablations(lines: list[Line]) -> Table | None:
 
 def _ablation_row(columns: tuple[str, ...], env: str, algorithm: str, first: Line, line: Line) -> dict[str, Value]:
     scores, base = (final(each.run.evaluations().values) for each in (line, first))
-    chance = improvement([scores], [base]) if line is not first else NOTHING
-    mark = "†" if line is not first and too_narrow(min(len(scores), len(base)), chance) else ""
+    known = line is not first and bool(np.isfinite([*scores, *base]).all())
+    chance = improvement([scores], [base]) if known else NOTHING
+    mark = "†" if known and too_narrow(min(len(scores), len(base)), chance) else ""
     changed = "first" if line is first else ", ".join(changes(first.run, line.run)) or "nothing"
     row = (env, published(algorithm), line.label, changed, len(line.run.seeds), *interval(scores, LEVEL), *chance, mark)
     return dict(zip(columns, row, strict=True))

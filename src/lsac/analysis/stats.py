@@ -91,13 +91,17 @@ def _median_ranks(seeds: int) -> tuple[np.ndarray, np.ndarray]:
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
     """Centred moving average over `window` points of the last axis. At the edges the window holds only the points that
-    exist; an even window has one point more before the centre than after it."""
+    exist; an even window has one point more before the centre than after it. What is not finite makes the windows that
+    hold it not a number."""
     before, after = window // 2, (window - 1) // 2
     count = values.shape[-1]
-    sums = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
+    finite = np.isfinite(values)
+    both = np.stack([np.where(finite, values, 0.0), ~finite])
+    sums = np.concatenate([np.zeros((*both.shape[:-1], 1)), np.cumsum(both, axis=-1)], axis=-1)
     centres = np.arange(count)
     first, stop = np.maximum(centres - before, 0), np.minimum(centres + after + 1, count)
-    found: np.ndarray = (sums[..., stop] - sums[..., first]) / (stop - first)
+    total, missing = sums[..., stop] - sums[..., first]
+    found: np.ndarray = np.where(missing > 0, np.nan, total / (stop - first))
     return found
 
 

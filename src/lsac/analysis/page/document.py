@@ -34,6 +34,8 @@ class Content(NamedTuple):
 
     lines: list[Line]
     comparisons: list[Comparison]
+    not_compared: list[str]
+    """why suites have no comparison"""
     tables: list[Table]
     look: Look
     reload: int = 0
@@ -93,7 +95,7 @@ def _sections(
     found = [
         ("curves", "Learning curves", _curves_note(content) + fragments.plots(curves, large=True)),
         ("returns", "Returns", tables("table")),
-        ("across", "Across tasks", tables("across-tasks", "improvement") + fragments.plots(comparisons)),
+        ("across", "Across tasks", _across(content, tables("across-tasks", "improvement"), comparisons)),
         ("published", "Published numbers", tables("published")),
         ("ablations", "Ablations", tables("ablations")),
         ("efficiency", "Efficiency", tables("efficiency")),
@@ -101,8 +103,12 @@ def _sections(
         ("analyses", "Analyses", analyses_section(content.lines)),
         ("made", "How each number was made", provenance_section(content.lines, by_name["provenance"])),
     ]
-    empty = {"across": not content.comparisons}
-    return [each for each in found if each[2] and not empty.get(each[0])]
+    return [each for each in found if each[2]]
+
+
+def _across(content: Content, tables: str, plots: list[Plot]) -> str:
+    reasons = "".join(map(fragments.paragraph, content.not_compared))
+    return reasons + (tables + fragments.plots(plots) if content.comparisons else "")
 
 
 def _curves_note(content: Content) -> str:

@@ -140,7 +140,7 @@ def _published(env: str, lines: list[Line], metric: str) -> list[Item]:
     task, found = task_of(env), []
     last = max((int(line.run.evaluations().steps[-1]) for line in lines), default=0)
     hours = max((float(line.run.evaluations().seconds[:, -1].max()) / 3600 for line in lines), default=0.0)
-    ends = {"steps": [0, last], "hours": [0, hours]}
+    ends = {"steps": [0, last], "hours": _numbers(np.array([0.0, hours]))}
     for algorithm in dict.fromkeys(line.run.algorithm for line in lines):
         if paper := paper_return(task, algorithm):
             name = f"paper: {published(algorithm)} on {paper.task}, {paper.mean:g} ± {paper.half_width:g}"
