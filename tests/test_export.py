@@ -1,5 +1,8 @@
 """Exported policies: every algorithm's ONNX file acts as the policy does, and a file that would not is not written."""
 
+import contextlib
+from pathlib import Path
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -46,17 +49,17 @@ def policy_of(agent):
     return jax.tree.map(made, shapes, is_leaf=is_moments)
 
 
-def exported(name, path, normalise=False, **options):
-    """The result of an export, the session of its file, and the policy."""
+def exported(name, path, normalise=False, off=(0.0, 0.0), **options):
+    """The result of an export, the session of its file, and the policy; `off` is added to what the file is compared
+    with."""
     spec = SPACES.spec(0.99)
     agent = AGENTS[name].make(config(name, **options), spec)
     if normalise:
         agent = normalised(agent, spec, observations=True)
     policy = policy_of(agent)
     predictor = Predictor(agent, SPACES, 0, 1)
-    result = export.export(
-        path, agent, policy, SPACES, OBS, lambda rows: predictor.of_rows(policy, rows, 0), {"algorithm": name}
-    )
+    predict = lambda rows: predictor.of_rows(policy, rows, 0) + np.float32(off)  # noqa: E731
+    result = export.export(path, agent, policy, SPACES, OBS, predict, {"algorithm": name})
     return result, onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), (predictor, policy)
 
 
@@ -130,6 +133,33 @@ def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="differ from the policy's by"):
         exported("td3", tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("off", "written"), [((0, 0.004), True), ((0.004, 0), False), ((0, np.nan), False)])
+def test_actions_may_differ_by_a_thousandth_of_their_own_range(off, written, tmp_path):
+    """The ranges are 3 and 5."""
+    with contextlib.nullcontext() if written else pytest.raises(InputError, match="differ from the policy's by"):
+        exported("td3", tmp_path / "policy.onnx", off=off)
+    assert (tmp_path / "policy.onnx").exists() == written
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        (".", "--out .: is a folder, should be a file, for example policy.onnx"),
+        ("folder", "--out folder: is a folder, should be a file, for example folder/policy.onnx"),
+        ("file/policy.onnx", "--out file/policy.onnx: cannot be written (File exists)"),
+        ("file/deep/policy.onnx", "--out file/deep/policy.onnx: cannot be written (Not a directory)"),
+    ],
+)
+def test_where_no_file_can_be_is_refused(path, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("file").touch()
+    with pytest.raises(InputError) as refused:
+        exported("td3", Path(path))
+    assert str(refused.value) == sentence
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_an_unknown_operation_is_named(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 and the scaling of actions to the environment's range are inside."""
 
 import copy
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +14,15 @@ import numpy as np
 from lsac.collect.in_numpy import Unsupported
 from lsac.envs.gymnasium import Spaces
 from lsac.errors import InputError
+from lsac.runs.datafile import write_bytes
 from lsac.train.onnx_graph import INPUT, IR_VERSION, OPSET, OUTPUT, write_graph
 from lsac.types import Agent, Array
 
 COMPARED = 512
 """Observations on which a file is compared with the policy before it gets its name."""
 TOLERANCE = 1e-3
-"""Largest difference that is accepted, as a share of the action's range: float32 in another order of summation is far
-below it, a wrong graph far above."""
+"""Largest difference that is accepted, as a share of the range of each number of an action: float32 in another order of
+summation is far below it, a wrong graph far above."""
 INSTALL = "pip install 'lsac[export]'"
 
 
@@ -56,20 +56,19 @@ def export(
 ) -> Exported:
     """Writes the deterministic policy of one seed. The file is run on `observations` [N, O] and compared with
     `predict`, and appears only if the two agree. `about` is stored in the file."""
+    if path.is_dir():
+        raise InputError(f"--out {path}: is a folder, should be a file, for example {path / 'policy.onnx'}")
     session, data, shape = _session(agent, policy, spaces, about)
     (actions,) = session.run([OUTPUT], {INPUT: observations})
     expected = predict(observations)
-    difference = float(np.max(np.abs(actions - expected)))
-    width = float(np.max(spaces.action.high - spaces.action.low))
-    if not difference <= TOLERANCE * width:
+    differences = np.abs(actions - expected)
+    difference = float(np.max(differences))
+    if not np.all(differences <= TOLERANCE * (spaces.action.high - spaces.action.low)):  # also where one is NaN
         raise InputError(f"{path}: was not written, its actions differ from the policy's by {difference:.1e}")
-    aside = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(data)
-        os.replace(aside, path)
+        write_bytes(path, [data])
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
     return Exported(path, difference, len(observations), observations.shape[1], shape)
 
