@@ -16,9 +16,11 @@ from test_model import TINY
 from lsac import SAC
 from lsac.agents import AGENTS
 from lsac.agents.normalised import normalised
+from lsac.collect import snapshot
 from lsac.envs.gymnasium import Spaces
 from lsac.errors import InputError
 from lsac.nn.normalisation import Moments
+from lsac.runs.folder import RunFolder
 from lsac.train import export, onnx_graph
 from lsac.train.acting import Predictor
 
@@ -183,7 +185,7 @@ def acted(path, obs):
 
 def test_every_export_of_a_model_is_of_its_policy_at_that_time(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "COMPARED", 8)
-    model, obs = SAC("Pendulum-v1", seed=3, **TINY).learn(32), OBS[:4]
+    model, obs = SAC("Pendulum-v1", seeds=2, **TINY).learn(32), OBS[:4]
     before = model.predict(obs, deterministic=True)[0]
     model.export(tmp_path / "before.onnx")
     model.learn(32)
@@ -192,3 +194,20 @@ def test_every_export_of_a_model_is_of_its_policy_at_that_time(tmp_path, monkeyp
     assert np.abs(after - before).max() > 1e-3
     np.testing.assert_allclose(acted(tmp_path / "before.onnx", obs), before, atol=1e-5)
     np.testing.assert_allclose(acted(tmp_path / "after.onnx", obs), after, atol=1e-5)
+
+
+def test_a_best_policy_is_of_the_step_at_which_its_seed_was_best(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "COMPARED", 8)
+    folder = tmp_path / "run"
+    SAC("Pendulum-v1", seeds=2, **TINY).learn(32, out=folder)
+    checkpoints = RunFolder(folder).checkpoints
+    model = SAC.load(folder)
+    policies = np.stack([snapshot.flatten(model._policy(index)) for index in (0, 1)])
+    record = {"returns": [-5.0, -9.0], "steps": [8, 24]}
+    checkpoints.save_best(policies, record)
+    best = SAC.load(folder, policy="best")
+    assert (best.num_timesteps, best.best_seed) == (24, 0)
+    for seed, step in ((0, "8"), (1, "24")):
+        best.export(tmp_path / "policy.onnx", seed=seed)
+        assert {x.key: x.value for x in onnx.load(tmp_path / "policy.onnx").metadata_props}["step"] == step
+        assert SAC.load(folder, policy="best", seed=seed).num_timesteps == int(step)

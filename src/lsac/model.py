@@ -393,7 +393,8 @@ class Model:
             observations = export.visited(repeated(env, self.experiment.action_repeat), spaces, predict)
             source.release(env)
         about = {"algorithm": self.algorithm, "env": self.experiment.env, "seed": str(chosen)}
-        about |= {"step": str(self.num_timesteps), "lsac": __version__}
+        steps = self._trained.steps
+        about |= {"step": str(self.num_timesteps if steps is None else steps[index]), "lsac": __version__}
         return export.export(Path(path), self._agent, policy, spaces, observations, predict, about)
 
     def save(self, path: str | Path, replay: bool = False) -> Path:

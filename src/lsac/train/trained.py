@@ -35,6 +35,8 @@ class Trained(NamedTuple):
     """[S] mean returns of the evaluation that tells which seed is best"""
     run: Checkpoint | None = None
     """what a run continues from: replay, simulators and counters"""
+    steps: list[int] | None = None
+    """the timesteps of every seed's policy, if they differ; `timesteps` is then the largest"""
 
     def start(self) -> Start | Checkpoint | None:
         """What the next run starts from."""
@@ -62,7 +64,8 @@ class Trained(NamedTuple):
         def one(tree: Any) -> Any:
             return jax.tree.map(lambda leaf: leaf[index : index + 1], tree)
 
-        return self._replace(state=one(self.state), policies=one(self.policies), returns=one(self.returns), run=None)
+        kept = self._replace(state=one(self.state), policies=one(self.policies), returns=one(self.returns), run=None)
+        return kept if self.steps is None else kept._replace(timesteps=self.steps[index], steps=None)
 
 
 def trained_of(checkpoint: Checkpoint, agent: Agent, experiment: Experiment, complete: bool) -> Trained:
@@ -154,8 +157,9 @@ def best_of_run(folder: RunFolder, experiment: Experiment, spec: EnvSpec) -> Tra
         raise CheckpointError(f"{folder.path}: has no best policy, because it was trained without evaluations")
     (policies, record), path = best, folder.checkpoints.best
     returns = _returns(record.get("returns"), experiment.seeds, path)
-    timesteps = experiment.steps_before + max(record["steps"])
-    return Trained(timesteps, None, 0, _policies(policies, make_agent(experiment, spec), path), returns)
+    steps = [experiment.steps_before + step for step in record["steps"]]
+    policies = _policies(policies, make_agent(experiment, spec), path)
+    return Trained(max(steps), None, 0, policies, returns, steps=steps)
 
 
 def _policies(policies: np.ndarray, agent: Agent, path: Path) -> np.ndarray:
