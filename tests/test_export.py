@@ -179,13 +179,17 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 # a model
 
 
+make = lambda: gym.make("Pendulum-v1")  # noqa: E731
+"""A lambda, so that its simulators run in this process, which takes no time to start."""
+
+
 def acted(path, obs):
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"observation": obs})[0]
 
 
 def test_every_export_of_a_model_is_of_its_policy_at_that_time(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "COMPARED", 8)
-    model, obs = SAC("Pendulum-v1", seeds=2, **TINY).learn(32), OBS[:4]
+    model, obs = SAC(make, **TINY).learn(32), OBS[:4]
     before = model.predict(obs, deterministic=True)[0]
     model.export(tmp_path / "before.onnx")
     model.learn(32)
@@ -199,15 +203,15 @@ def test_every_export_of_a_model_is_of_its_policy_at_that_time(tmp_path, monkeyp
 def test_a_best_policy_is_of_the_step_at_which_its_seed_was_best(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "COMPARED", 8)
     folder = tmp_path / "run"
-    SAC("Pendulum-v1", seeds=2, **TINY).learn(32, out=folder)
+    SAC(make, seeds=2, **TINY).learn(32, out=folder)
     checkpoints = RunFolder(folder).checkpoints
-    model = SAC.load(folder)
+    model = SAC.load(folder, make)
     policies = np.stack([snapshot.flatten(model._policy(index)) for index in (0, 1)])
     record = {"returns": [-5.0, -9.0], "steps": [8, 24]}
     checkpoints.save_best(policies, record)
-    best = SAC.load(folder, policy="best")
+    best = SAC.load(folder, make, policy="best")
     assert (best.num_timesteps, best.best_seed) == (24, 0)
     for seed, step in ((0, "8"), (1, "24")):
         best.export(tmp_path / "policy.onnx", seed=seed)
         assert {x.key: x.value for x in onnx.load(tmp_path / "policy.onnx").metadata_props}["step"] == step
-        assert SAC.load(folder, policy="best", seed=seed).num_timesteps == int(step)
+        assert SAC.load(folder, make, policy="best", seed=seed).num_timesteps == int(step)
