@@ -96,6 +96,20 @@ def test_a_failure_to_start_is_one_sentence_and_leaves_nothing(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_failure_to_start_does_not_fix_the_project(tmp_path, monkeypatch):
+    def login(project, **options):
+        if project == "mistyped":
+            raise wandb.errors.CommError("no such project")
+        return Broken()
+
+    monkeypatch.setattr(wandb, "init", login)
+    with pytest.raises(InputError, match="could not start"):
+        Board(tmp_path, EXPERIMENT, "mistyped", print)
+    assert not (tmp_path / FILE).exists()
+    Board(tmp_path, EXPERIMENT, "right", print)
+    assert json.loads((tmp_path / FILE).read_text())["project"] == "right"
+
+
 def test_a_project_without_wandb_is_refused(tmp_path):
     result = lsac("train", "sac", "--env", "Pendulum-v1", *TINY, "--out", tmp_path / "run", "--wandb-project", "p")
     assert (result.code, result.sentence) == (2, "lsac: --wandb-project p: is an option of --wandb")

@@ -54,6 +54,9 @@ class Board:
                     )
                 self._runs[seed].define_metric("step")
                 self._runs[seed].define_metric("*", step_metric="step")
+            record = {"project": project, "ids": {str(seed): identity for seed, identity in ids.items()}}
+            # last, so that a project that cannot be used is not that of the folder
+            write_bytes(folder / FILE, [json.dumps(record, indent=2).encode(), b"\n"])
         except Exception as error:
             self.close(failed=True)
             reason = str(error).strip().splitlines()
@@ -83,15 +86,11 @@ class Board:
 
 
 def identify(folder: Path, seeds: list[int], project: str | None) -> tuple[str, dict[int, str]]:
-    """The project and the id of every seed: those of the folder, or new ones, which are then stored there."""
+    """The project and the id of every seed: those of the folder, or new ones."""
     path = folder / FILE
     require_inside(path, folder)
     if not path.is_file():
-        ids = {seed: secrets.token_hex(4) for seed in seeds}
-        chosen = project or PROJECT
-        record = {"project": chosen, "ids": {str(seed): name for seed, name in ids.items()}}
-        write_bytes(path, [json.dumps(record, indent=2).encode(), b"\n"])
-        return chosen, ids
+        return project or PROJECT, {seed: secrets.token_hex(4) for seed in seeds}
     stored = read_json(path)
     own = stored.get("project") if isinstance(stored, dict) else None
     named = stored.get("ids") if isinstance(stored, dict) else None
