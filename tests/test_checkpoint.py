@@ -396,6 +396,15 @@ def test_a_run_continued_from_an_older_checkpoint_does_not_mix_transitions(lost,
     assert_stored(again.checkpoints.load().stored, again.stored)
 
 
+def test_an_empty_folder_of_transitions_is_not_needed(tmp_path):
+    """Git, for one, does not keep it."""
+    run = FakeRun(tmp_path)
+    run.train(1, chunks=2)
+    run.checkpoints.replay.rmdir()
+    run.checkpoints.tidy()
+    assert_stored(run.checkpoints.load().stored, run.stored)
+
+
 def test_what_a_crash_left_half_written_is_removed(tmp_path):
     run = FakeRun(tmp_path)
     run.train(1)

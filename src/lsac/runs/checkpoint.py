@@ -253,7 +253,7 @@ class Checkpoints:
             old.unlink()
         kept = [*paths[-2:], self.stopped] if self.stopped.is_file() else paths[-2:]
         wanted = {s["file"] for path in kept for s in _segments(path)}
-        for file in (*self.replay.iterdir(), *self.root.glob(".*.tmp")):
+        for file in (*self.replay.glob("*"), *self.root.glob(".*.tmp")):
             if file.name not in wanted and not file.is_dir():
                 file.unlink()
 
