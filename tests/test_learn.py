@@ -783,6 +783,16 @@ def test_another_environment_takes_over():
         model.set_env("HalfCheetah-v5")
 
 
+def test_an_environment_that_cannot_be_copied_takes_over_from_another():
+    model, env = SAC(Recorded(), **TINY), Recorded()
+    model.set_env(env)
+    assert model.get_env() is env
+    swing = gym.make("Pendulum-v1")
+    model = SAC("Pendulum-v1", **TINY)
+    model.set_env(swing)
+    assert model.get_env() is swing, "not a copy"
+
+
 def test_an_environment_that_is_refused_changes_nothing():
     env = lambda: gym.wrappers.TimeLimit(Recorded(), 10)  # noqa: E731
     model = SAC(env, **TINY | {"seeds": 2, "eval_every": 64, "eval_episodes": 1}).learn(64)

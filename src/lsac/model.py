@@ -504,11 +504,10 @@ class Model:
         self._require_idle("set_env")
         given = Given(env, eval_env, env_kwargs, wrappers)
         environments = given.environments()
-        made = environments.training.make()
-        for kind in ("observation_space", "action_space"):
-            old, new = getattr(self.env, kind), getattr(made, kind)
+        for kind in ("observation", "action"):
+            old, new = getattr(self._spaces, kind), getattr(environments.space, kind)
             if old != new:
-                raise InputError(f"env: its {kind.replace('_', ' ')} is {new}, but the model has {old}")
+                raise InputError(f"env: its {kind} space is {new}, but the model has {old}")
         experiment = dataclasses.replace(
             self.experiment, env=environments.name, env_args=environments.args, wrappers=environments.wrappers
         )
