@@ -12,6 +12,7 @@ from lsac.agents import AGENTS
 from lsac.cli import training as train_command
 from lsac.envs import sources
 from lsac.errors import InputError
+from lsac.presets import preset
 from lsac.runs.folder import RunFolder
 from lsac.sweeps import machine, on_ray, suites
 from lsac.sweeps.on_ray import Node, Part, parts
@@ -29,6 +30,7 @@ def test_a_suite_makes_valid_experiments_with_names_of_their_own(name):
     plan = suite(name)
     check_plan(plan)
     assert len({item.path for item in plan}) == len(plan) > 2
+    assert len({item.experiment for item in plan}) == len(plan), "nothing is trained twice"
 
 
 def test_the_suites_have_the_tasks_and_settings_of_the_paper():
@@ -43,10 +45,37 @@ def test_the_suites_have_the_tasks_and_settings_of_the_paper():
     for option in ("distributional", "synthetic", "action_gradient"):
         assert {getattr(agent, option) for agent in ablations.values()} == {True, False}
     varied = [item.experiment.agent for item in suite("sensitivity")]
+    assert not any(agent.adaptive_share for agent in (*ablations.values(), *varied)), "generated data stay in all"
     assert {agent.bias_factor for agent in varied} == {10, 1, 0.1, 0.01}
     assert {agent.critic_lr for agent in varied} == {1e-2, 1e-3, 3e-4, 1e-4}
     assert {agent.inverse_temperature for agent in varied} == {1e5, 1e6, 1e7, 1e8, 1e9}
     assert {agent.refresh_every for agent in varied} == {10**3, 10**4, 10**5}
+
+
+def test_the_point_maze_has_both_layouts():
+    plan = [item for item in suite("mazes", ["sac"]) if "PointMaze" in item.experiment.env]
+    assert {item.label: item.experiment.env_args for item in plan} == {"sac": (), "sac-open": ("layout=open",)}
+
+
+def test_a_suite_takes_a_preset():
+    for item in suite("mujoco6", preset="paper"):
+        e = item.experiment
+        assert e == dataclasses.replace(preset(e.algorithm, "paper", e.env), seeds=10)
+    lsac_alone = {item.label: item.experiment.agent for item in suite("ablations", preset="paper")}
+    assert {agent.actor_clip for agent in lsac_alone.values()} == {0.7}
+    tuned = suite("smoke", ["sac", "td3"], preset="tuned")
+    assert [item.experiment for item in tuned] == [
+        preset(name, found, "Pendulum-v1") for name, found in (("sac", "tuned"), ("td3", "default"))
+    ]
+    assert not {item.experiment for item in suite("smoke")} & {item.experiment for item in tuned}
+
+
+def test_a_preset_that_an_algorithm_lacks_is_said():
+    words = ("sweep", "--suite", "smoke", "--algorithms", "sac", "td3", "--list", "--preset")
+    result = lsac(*words, "tuned")
+    assert result.err == "--preset tuned: there is none for td3; default is used\n"
+    assert result.out.splitlines()[0].endswith("--out runs/smoke-tuned/Pendulum-v1/sac")
+    assert lsac(*words, "paper").err == ""
 
 
 def test_the_papers_regime_is_a_million_updates_from_twenty_simulators():
@@ -179,12 +208,17 @@ def test_a_bad_file_gets_a_sentence(tmp_path, value, name, sentence):
     [
         ([], "name a Python file, or one suite with --suite (smoke, mujoco6"),
         (["plan.py", "--suite", "smoke"], "name a Python file, or one suite"),
+        (["plan.py", "--preset", "paper"], "--preset paper: is an option of --suite"),
         (["missing.py"], "missing.py: no such file"),
         (["--suite", "smoke", "--tasks", "Ant*"], "--tasks Ant*: the plan has Pendulum-v1"),
         (["--suite", "smoke", "--address", "auto"], "--address auto: needs --engine ray"),
         (
             ["--suite", "smoke", "--engine", "ray", "--address", "127.0.0.1:1"],
             "--address 127.0.0.1:1: no Ray cluster answ",
+        ),
+        (
+            ["--suite", "smoke", "--preset", "no"],
+            "--preset no: none of the algorithms has it; they have default, strong",
         ),
         (["--suite", "smoke", "--jobs", "0"], "--jobs 0: must be at least 1"),
         (["--suite", "smoke", "--seeds", "0"], "--seeds 0: must be at least 1"),

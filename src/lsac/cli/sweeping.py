@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -42,12 +43,14 @@ class Sweep:
     """algorithms to compare; default: those of the suite"""
     tasks: tuple[str, ...] = ()
     """environments, or patterns such as '*Cheetah*'; default: all of the suite"""
+    preset: str | None = None
+    """named settings of the algorithms that have them; default: those of the suite"""
     seeds: int | None = None
     """seeds of every experiment; default: what the suite says"""
     steps: int | None = None
     """environment steps per seed; default: what the suite says"""
     out: Path | None = None
-    """folder of the sweep; default: runs/ and the name of the suite or file"""
+    """folder of the sweep; default: runs/ and the names of suite and preset, or of the file"""
     engines: Annotated[Engines, tyro.conf.arg(name="")] = dataclasses.field(default_factory=Engines)
     list: tyro.conf.FlagCreatePairsOff[bool] = False
     """print the experiments and their commands, and train nothing"""
@@ -69,7 +72,7 @@ Suites:
 
 def sweep(args: list[str]) -> int:
     from lsac.sweeps.plan import check_plan, from_file, narrowed, write_plan
-    from lsac.sweeps.suites import SUITES, suite
+    from lsac.sweeps.suites import SUITES
     from lsac.sweeps.sweep import locked, unfinished
 
     width = max(map(len, SUITES))
@@ -79,9 +82,11 @@ def sweep(args: list[str]) -> int:
         raise InputError(f"lsac sweep: name a Python file, or one suite with --suite ({', '.join(SUITES)})")
     check_engine(given.engines)
     if given.file is not None:
+        if given.preset is not None:
+            raise InputError(f"--preset {given.preset}: is an option of --suite; a file names its presets itself")
         name, plan = given.file.stem, narrowed(from_file(given.file), given.algorithms)
     else:
-        name, plan = given.suite, suite(given.suite, given.algorithms)
+        name, plan = _of_suite(given)
     plan = narrowed(plan, (), given.tasks, seeds=given.seeds, steps=given.steps)
     check_plan(plan)
     out = given.out or Path("runs") / name
@@ -94,6 +99,20 @@ def sweep(args: list[str]) -> int:
             print(f"{out}: all {counted(len(plan), 'experiment')} finished; nothing to do")
             return 0
         return _train(out, plan, left, given, args)
+
+
+def _of_suite(given: Sweep) -> "tuple[str, list[Planned]]":
+    """The name and the experiments of a suite; says which algorithms lack the preset."""
+    from lsac.sweeps.suites import suite, with_preset
+
+    assert given.suite is not None
+    plan = suite(given.suite, given.algorithms, given.preset)
+    if given.preset is None:
+        return given.suite, plan
+    having = with_preset(plan, given.preset)
+    if lacking := dict.fromkeys(x for item in plan if (x := item.experiment.algorithm) not in having):
+        print(f"--preset {given.preset}: there is none for {', '.join(lacking)}; default is used", file=sys.stderr)
+    return f"{given.suite}-{given.preset}", plan
 
 
 def check_engine(given: Engines) -> None:

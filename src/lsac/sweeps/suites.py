@@ -6,6 +6,9 @@ from typing import Any
 
 from lsac.agents import AGENTS
 from lsac.errors import InputError
+from lsac.options import printable
+from lsac.presets import presets
+from lsac.runs.experiment import Experiment, find_algorithm
 from lsac.sweeps.plan import Planned, experiment
 
 MUJOCO = ("HalfCheetah-v4", "Ant-v4", "Swimmer-v4", "Walker2d-v4", "Hopper-v4", "Humanoid-v4")
@@ -22,50 +25,57 @@ SEEDS = 10
 """As in the paper."""
 
 
-def mujoco6(algorithms: Sequence[str] = tuple(AGENTS)) -> list[Planned]:
+def mujoco6(algorithms: Sequence[str] = tuple(AGENTS), preset: str = "default") -> list[Planned]:
     """six MuJoCo tasks, one update per environment step, a million steps (the paper's main table and curves)"""
-    return [experiment(name, env, seeds=SEEDS) for env in MUJOCO for name in algorithms]
+    return [_of(name, env, preset, seeds=SEEDS) for env in MUJOCO for name in algorithms]
 
 
-def dmc12(algorithms: Sequence[str] = tuple(AGENTS)) -> list[Planned]:
+def dmc12(algorithms: Sequence[str] = tuple(AGENTS), preset: str = "default") -> list[Planned]:
     """twelve tasks of DeepMind Control from states, actions repeated twice, a million simulator steps"""
-    return [experiment(name, env, seeds=SEEDS, action_repeat=2) for env in DMC for name in algorithms]
+    return [_of(name, env, preset, seeds=SEEDS, action_repeat=2) for env in DMC for name in algorithms]
 
 
-def mazes(algorithms: Sequence[str] = tuple(AGENTS)) -> list[Planned]:
-    """two mazes with two goals each, 500 000 steps (the paper's maps of exploration)"""
-    return [experiment(name, env, seeds=SEEDS, steps=500_000) for env in MAZES for name in algorithms]
+def mazes(algorithms: Sequence[str] = tuple(AGENTS), preset: str = "default") -> list[Planned]:
+    """two mazes with two goals each, 500 000 steps (the paper's maps of exploration); the point maze in both layouts"""
+    size: dict[str, Any] = {"seeds": SEEDS, "steps": 500_000}
+    point, ant = MAZES
+    return [
+        *(_of(name, point, preset, **size) for name in algorithms),
+        *(_of(name, point, preset, f"{name}-open", env_args=("layout=open",), **size) for name in algorithms),
+        *(_of(name, ant, preset, **size) for name in algorithms),
+    ]
 
 
-def ablations() -> list[Planned]:
+def ablations(preset: str = "default") -> list[Planned]:
     """LSAC without each of its parts, on the tasks of the paper's figures, and its number of chains"""
-    found = [_lsac("lsac", MUJOCO)]
-    found += [_lsac("standard-critic", MUJOCO, distributional=False)]
+    found = [_lsac("lsac", MUJOCO, preset)]
+    found += [_lsac("standard-critic", MUJOCO, preset, distributional=False)]
     some = ("HalfCheetah-v4", "Ant-v4", "Swimmer-v4")
-    found += [_lsac("no-action-gradient", some, action_gradient=False)]
-    found += [_lsac("no-synthetic", some, synthetic=False)]
+    found += [_lsac("no-action-gradient", some, preset, action_gradient=False)]
+    found += [_lsac("no-synthetic", some, preset, synthetic=False)]
     cheetah = MUJOCO[:1]
-    found += [_lsac(f"chains-{count}", cheetah, chains=count) for count in (1, 20, 50)]  # 10 is lsac itself
-    found += [_lsac("adam", cheetah, preset="adam")]
-    found += [_lsac(f"refresh-{_power(every)}", cheetah, refresh_every=every) for every in (10**3, 10**5)]
-    return [item for items in found for item in items]
+    found += [_lsac(f"chains-{count}", cheetah, preset, chains=count) for count in (1, 20, 50)]  # 10 is lsac itself
+    found += [_lsac("adam", cheetah, preset, sampler="adam", critic_lr=3e-4, critic_lr_end=3e-4)]
+    found += [_lsac(f"refresh-{_power(every)}", cheetah, preset, refresh_every=every) for every in (10**3, 10**5)]
+    return _without_repeats(found)
 
 
-def sensitivity() -> list[Planned]:
+def sensitivity(preset: str = "default") -> list[Planned]:
     """bias factor, step size and temperature of LSAC on HalfCheetah-v4; the generator's period on three more tasks"""
-    cheetah = MUJOCO[:1]
-    found = [_lsac(f"bias-factor-{a:g}", cheetah, bias_factor=a) for a in (10.0, 1.0, 0.1, 0.01)]
+    cheetah, others = MUJOCO[:1], ("Ant-v4", "Hopper-v4", "Walker2d-v4")
+    found = [_lsac("lsac", (*cheetah, *others), preset)]  # stands for each value below that is its own
+    found += [_lsac(f"bias-factor-{a:g}", cheetah, preset, bias_factor=a) for a in (10.0, 1.0, 0.1, 0.01)]
     for rate in (1e-2, 1e-3, 3e-4, 1e-4):
-        found += [_lsac(f"critic-lr-{rate:g}", cheetah, critic_lr=rate, critic_lr_end=rate / 10)]
+        found += [_lsac(f"critic-lr-{rate:g}", cheetah, preset, critic_lr=rate, critic_lr_end=rate / 10)]
     for beta in (10**5, 10**6, 10**7, 10**8, 10**9):
-        found += [_lsac(f"inverse-temperature-{_power(beta)}", cheetah, inverse_temperature=float(beta))]
-    others = ("Ant-v4", "Hopper-v4", "Walker2d-v4")
+        label = f"inverse-temperature-{_power(beta)}"
+        found += [_lsac(label, cheetah, preset, inverse_temperature=float(beta))]
     for every in (10**3, 10**4, 10**5):
-        found += [_lsac(f"refresh-{_power(every)}", others, refresh_every=every)]
-    return [item for items in found for item in items]
+        found += [_lsac(f"refresh-{_power(every)}", others, preset, refresh_every=every)]
+    return _without_repeats(found)
 
 
-def paper20m(algorithms: Sequence[str] = ("lsac",)) -> list[Planned]:
+def paper20m(algorithms: Sequence[str] = ("lsac",), preset: str = "default") -> list[Planned]:
     """the data of the paper's runs: 20 simulators, one update per 20 steps, a million updates, 20 million steps"""
     regime: dict[str, Any] = {"steps": 20_000_000, "num_envs": 20, "utd": 0.05, "chunk": 640, "seeds": 2}
     intervals: dict[str, Any] = {"eval_every": 100_000, "log_every": 20_000, "checkpoint_every": 1_000_000}
@@ -73,17 +83,36 @@ def paper20m(algorithms: Sequence[str] = ("lsac",)) -> list[Planned]:
     for env in MUJOCO:
         for name in algorithms:
             period: dict[str, Any] = {"refresh_every": 200_000} if name == "lsac" else {}  # 10 000 updates
-            plan.append(experiment(name, env, **regime, **intervals, **period))
+            plan.append(_of(name, env, preset, **regime, **intervals, **period))
     return plan
 
 
-def smoke(algorithms: Sequence[str] = ("lsac", "sac", "td3")) -> list[Planned]:
+def smoke(algorithms: Sequence[str] = ("lsac", "sac", "td3"), preset: str = "quickstart") -> list[Planned]:
     """small agents on Pendulum-v1, three seeds each: minutes on a laptop"""
-    return [experiment(name, "Pendulum-v1", preset="quickstart") for name in algorithms]
+    return [_of(name, "Pendulum-v1", preset) for name in algorithms]
 
 
-def _lsac(label: str, tasks: Iterable[str], preset: str = "default", **options: object) -> list[Planned]:
-    return [experiment("lsac", env, label, preset, seeds=SEEDS, **options) for env in tasks]
+def _of(algorithm: str, env: str, preset: str, label: str | None = None, **options: Any) -> Planned:
+    """An experiment with a preset; with the default one if the algorithm does not have it."""
+    find_algorithm(algorithm)
+    chosen = preset if preset in presets(algorithm) else "default"
+    return experiment(algorithm, env, label, chosen, **options)
+
+
+def _lsac(label: str, tasks: Iterable[str], preset: str, **options: Any) -> list[Planned]:
+    """LSAC with one thing changed. Its generated data are not adaptive: where their share falls to none, everything
+    that is about them would compare a run with itself."""
+    size: dict[str, Any] = {"seeds": SEEDS, "adaptive_share": False}
+    return [_of("lsac", env, preset, label, **size, **options) for env in tasks]
+
+
+def _without_repeats(found: Iterable[Sequence[Planned]]) -> list[Planned]:
+    """The first of those that are equal but for their labels."""
+    first: dict[Experiment, Planned] = {}
+    for items in found:
+        for item in items:
+            first.setdefault(item.experiment, item)
+    return list(first.values())
 
 
 def _power(number: int) -> str:
@@ -97,12 +126,25 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def suite(name: str, algorithms: Sequence[str] = ()) -> list[Planned]:
-    """The experiments of a suite, of other algorithms than it names if wanted."""
+def suite(name: str, algorithms: Sequence[str] = (), preset: str | None = None) -> list[Planned]:
+    """The experiments of a suite; if wanted, of other algorithms than it names, or with another preset."""
     if name not in SUITES:
         raise InputError(f"--suite {name}: must be one of {', '.join(SUITES)}")
-    if not algorithms:
-        return SUITES[name]()
-    if not inspect.signature(SUITES[name]).parameters:
-        raise InputError(f"--algorithms: the suite {name} is about LSAC alone; leave it out")
-    return SUITES[name](tuple(dict.fromkeys(algorithms)))
+    wanted: dict[str, Any] = {}
+    if algorithms:
+        if "algorithms" not in inspect.signature(SUITES[name]).parameters:
+            raise InputError(f"--algorithms: the suite {name} is about LSAC alone; leave it out")
+        wanted["algorithms"] = tuple(dict.fromkeys(algorithms))
+    if preset is not None:
+        wanted["preset"] = preset
+    plan = SUITES[name](**wanted)
+    if preset is not None and not with_preset(plan, preset):
+        known = ", ".join(dict.fromkeys(key for item in plan for key in presets(item.experiment.algorithm)))
+        raise InputError(f"--preset {printable(preset)}: none of the algorithms has it; they have {known}")
+    return plan
+
+
+def with_preset(plan: Sequence[Planned], preset: str) -> list[str]:
+    """The algorithms of a plan that have a preset."""
+    algorithms = dict.fromkeys(item.experiment.algorithm for item in plan)
+    return [name for name in algorithms if preset in presets(name)]
