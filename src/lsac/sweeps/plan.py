@@ -47,9 +47,13 @@ def experiment(
     `options` are those of `lsac train`, as keyword arguments: `critic_lr=1e-3`, `generator__width=64`, `steps=10_000`.
     The label is the algorithm's name by default.
     """
+    label = algorithm if label is None else label
+    for name, value in {"algorithm": algorithm, "env": env, "label": label, "preset": preset}.items():
+        if not isinstance(value, str):
+            raise InputError(f"experiment: {name} {shown(value)} must be a string")
     own = {name: options.pop(name) for name in ("steps", "env_args", "wrappers") if name in options}
     base = dataclasses.replace(find_preset(algorithm, preset, env), **own)
-    return Planned(label or algorithm, with_options(base, options))
+    return Planned(label, with_options(base, options))
 
 
 def from_file(path: Path) -> list[Planned]:
@@ -61,7 +65,7 @@ def from_file(path: Path) -> list[Planned]:
         plan = found() if callable(found) else found
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         failure = InputError(f"{path}: cannot be run ({type(error).__name__}: {ids.first_line(error)})")
         failure.detail = own_traceback(error).replace("Environment traceback", "Traceback")
         raise failure from error
