@@ -248,14 +248,16 @@ def test_tasks_seeds_and_steps_narrow_a_plan(tmp_path):
 
 
 def test_the_list_of_a_sweep_grows_and_stays_of_one_name(tmp_path):
-    sac, td3 = suite("smoke", ["sac"]), suite("smoke", ["td3"])
+    sac, dsact = suite("smoke", ["sac"]), suite("smoke", ["dsact"])
     write_plan(tmp_path, "smoke", sac)
-    write_plan(tmp_path, "smoke", td3)
+    write_plan(tmp_path, "smoke", dsact)
+    write_plan(tmp_path, "smoke", [sac[0]._replace(label="wide")])
     assert json.loads((tmp_path / "sweep.json").read_text()) == {
         "name": "smoke",
         "experiments": [
-            {"path": "Pendulum-v1/sac", "label": "sac", "env": "Pendulum-v1", "algorithm": "sac"},
-            {"path": "Pendulum-v1/td3", "label": "td3", "env": "Pendulum-v1", "algorithm": "td3"},
+            {"path": "Pendulum-v1/sac", "label": "SAC", "env": "Pendulum-v1", "algorithm": "sac"},
+            {"path": "Pendulum-v1/dsact", "label": "DSAC-T", "env": "Pendulum-v1", "algorithm": "dsact"},
+            {"path": "Pendulum-v1/wide", "label": "wide", "env": "Pendulum-v1", "algorithm": "sac"},
         ],
     }
     with pytest.raises(InputError, match="holds the sweep 'smoke', not mujoco6; choose another"):

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lsac.analysis.names import published
 from lsac.envs import ids
 from lsac.errors import InputError, own_traceback
 from lsac.options import printable, shown
@@ -26,8 +27,13 @@ class Planned(NamedTuple):
     """One experiment of a plan, with all its seeds: the unit of work."""
 
     label: str
-    """the name of its curve; unique within its task"""
+    """unique within its task"""
     experiment: Experiment
+
+    @property
+    def curve(self) -> str:
+        """The name of its curve: an algorithm as it is has the name that its paper gives it."""
+        return published(self.label) if self.label == self.experiment.algorithm else self.label
 
     @property
     def path(self) -> str:
@@ -129,7 +135,7 @@ def write_plan(folder: Path, name: str, plan: Sequence[Planned]) -> None:
     rows = {
         item.path: {
             "path": item.path,
-            "label": item.label,
+            "label": item.curve,
             "env": item.experiment.env,
             "algorithm": item.experiment.algorithm,
         }
