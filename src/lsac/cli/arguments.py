@@ -1,5 +1,6 @@
 """Parses the arguments of a command."""
 
+import dataclasses
 import typing
 from typing import Any
 
@@ -31,10 +32,21 @@ def number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 def parse(cls: Any, args: list[str], prog: str, text: str, **more: Any) -> Any:
     given = tyro.cli(cls, args=args, prog=prog, description=text, registry=registry, **more)
-    for name, kind in typing.get_type_hints(cls).items():
-        if type(value := getattr(given, name)) is float:
-            typed(value, kind, flag(name))
+    _require_whole(given)
     return given
+
+
+def _require_whole(given: Any, prefix: str = "") -> None:
+    """Rejects floats where an option, also of a nested dataclass or in a tuple, is a whole number."""
+    kind: type = type(given)
+    hints, plain = typing.get_type_hints(kind, include_extras=True), typing.get_type_hints(kind)
+    for field in dataclasses.fields(given):
+        name, value = prefix + field.name, getattr(given, field.name)
+        if dataclasses.is_dataclass(value):
+            unnamed = any(getattr(item, "name", None) == "" for item in getattr(hints[field.name], "__metadata__", ()))
+            _require_whole(value, prefix if unnamed else f"{name}.")
+        elif float in map(type, value if isinstance(value, tuple) else (value,)):
+            typed(value, plain[field.name], flag(name))
 
 
 def translate(args: list[str]) -> None:
