@@ -446,18 +446,11 @@ NO_BACKEND = f"cannot be drawn: no context; {INSTALL}"
         (RuntimeError("no context\nat all"), None, NO_BACKEND),
     ],
 )
-def test_an_environment_that_cannot_be_drawn_is_named(error, backend, sentence, run, monkeypatch):
+def test_an_environment_that_cannot_be_drawn_is_named(error, backend, sentence, monkeypatch):
     """If MuJoCo cannot render, the sentence says what to install."""
     monkeypatch.setattr(watching, "working_backend", lambda: backend)
-
-    class Loaded:
-        experiment = run.experiment
-
-        class source:
-            make = staticmethod(lambda: Undrawn(error))
-
     with pytest.raises(InputError) as found:
-        watching.drawable(Loaded, "--video x.mp4")
+        watching.require_drawable(Undrawn(error), "Hopper-v5", "--video x.mp4")
     assert str(found.value) == f"--video x.mp4: Hopper-v5 {sentence}"
 
 

@@ -1,6 +1,5 @@
 """Loads the policies of a finished or stopped run from its folder, and evaluates them."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,11 +80,10 @@ class Evaluated(NamedTuple):
         return self.environments.evaluation
 
 
-def load_policies(path: Path, which: str, render_mode: str | None = None) -> Evaluated:
+def load_policies(path: Path, which: str) -> Evaluated:
     """The last or best policies of a run."""
     folder, e = RunFolder.open(path)
-    drawn = dataclasses.replace(e, env_args=(*e.env_args, f"render_mode={render_mode}")) if render_mode else e
-    environments = of_experiment(drawn)
+    environments = of_experiment(e)
     spec = environments.spec(e.gamma)
     policies, steps = policies_of(folder, e, spec, which)
     expected = (e.seeds, snapshot.unflatten(make_agent(e, spec))[0])

@@ -1,5 +1,8 @@
 """Shows evaluation episodes of a trained policy: as a video file, or in a window."""
 
+import contextlib
+import dataclasses
+import math
 import os
 import time
 import warnings
@@ -20,7 +23,7 @@ from lsac.envs.ids import first_line
 from lsac.envs.rendering import INSTALL, has_display, working_backend
 from lsac.envs.sources import of_experiment
 from lsac.errors import InputError
-from lsac.runs.experiment import make_agent
+from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.wording import counted
 from lsac.train.acting import cpu
 from lsac.train.evaluate_run import Evaluated, load_policies
@@ -29,6 +32,8 @@ from lsac.train.logger import Say
 FORMATS = (".mp4", ".gif")
 DEFAULT_FPS = 30
 """Frames per second of an environment that does not say."""
+GIF_FPS = 50
+"""Most frames per second of a GIF."""
 SAY_EVERY = 5.0
 """Seconds between two messages on the progress of a film."""
 
@@ -76,10 +81,11 @@ class Player:
 
     def __init__(self, loaded: Evaluated, seed: int, env: gym.Env, counted: int, deterministic: bool):
         """`counted` is the number of episodes of the evaluation; `env` is drawn, the others of its group are not."""
-        e = self._experiment = loaded.experiment
+        e = loaded.experiment
         agent = make_agent(e, loaded.spec)
         self._policy = snapshot.unflatten(agent)[1](loaded.policies[e.seed_list.index(seed)])
         self._actors, self._discounts = make_actors(agent, loaded.spec.action_dim), Discounts(e.gamma)
+        self._source, self._action_repeat = loaded.source, e.action_repeat
         self._seed, self._drawn, self._counted = seed, Simulator(env, e.action_repeat), counted
         self._step, self._deterministic = max(loaded.steps), deterministic
 
@@ -87,7 +93,7 @@ class Player:
         plans = evaluation_groups([self._seed], self._counted if number < self._counted else number + 1)
         plan = next(plan for plan in plans if number in plan.envs)
         place = plan.envs.index(number)
-        others = [self._other() for _ in plan.envs[1:]]
+        others = [Simulator(self._source.make(), self._action_repeat) for _ in plan.envs[1:]]
         simulators = [*others[:place], self._drawn, *others[place:]]
         try:
             with jax.default_device(cpu()):
@@ -98,11 +104,6 @@ class Player:
                 simulator.close()
         return Shown(float(played.returns[place]), int(played.lengths[place]))
 
-    def _other(self) -> Simulator:
-        source = of_experiment(self._experiment).evaluation
-        assert source is not None
-        return Simulator(source.make(), self._experiment.action_repeat)
-
 
 def require_seed(loaded: Evaluated, seed: int | None) -> int:
     seeds = loaded.experiment.seed_list
@@ -111,10 +112,31 @@ def require_seed(loaded: Evaluated, seed: int | None) -> int:
     return seeds[0] if seed is None else seed
 
 
-def drawable(loaded: Evaluated, option: str) -> gym.Env:
-    """An environment that draws itself; rejects one that cannot."""
-    name = loaded.experiment.env
-    env = loaded.source.make()
+def drawn(experiment: Experiment, render_mode: str, option: str) -> gym.Env:
+    """An environment of a run that draws itself; rejects one that cannot."""
+    others = [arg for arg in experiment.env_args if not arg.startswith("render_mode=")]
+    wanted = dataclasses.replace(experiment, env_args=(*others, f"render_mode={render_mode}"))
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*possible render_modes", UserWarning)  # some do not name their modes
+            source = of_experiment(wanted).evaluation
+            assert source is not None
+            env = source.make()
+    except InputError as error:  # without a render mode, it was created
+        none = str(error).startswith("--env-args render_mode")
+        reason = "it has no render_mode" if none else first_line(error)
+        raise InputError(f"{option}: {experiment.env} cannot be drawn ({reason})") from None
+    try:
+        require_drawable(env, experiment.env, option)
+    except InputError:
+        env.close()
+        raise
+    return env
+
+
+def require_drawable(env: gym.Env, name: str, option: str) -> None:
+    if env.render_mode is None:
+        raise InputError(f"{option}: {name} cannot be drawn (it has no render_mode)")
     try:
         env.reset(seed=0)
         picture: Any = env.render()
@@ -124,7 +146,6 @@ def drawable(loaded: Evaluated, option: str) -> gym.Env:
         raise InputError(f"{option}: {name} cannot be drawn: {first_line(error)}{hint}") from None
     if env.render_mode == "rgb_array" and np.ndim(picture) != 3:
         raise InputError(f"{option}: {name} draws no pictures, but {type(picture).__name__}")
-    return env
 
 
 # Video
@@ -148,9 +169,9 @@ def record(path: Path, video: Path, filmed: Filmed, say: Say) -> str:
     """Writes the first evaluation episodes of one seed as a video, and returns a sentence on it."""
     if video.suffix not in FORMATS:
         raise InputError(f"--video {video}: must end in {' or '.join(FORMATS)}")
-    loaded = load_policies(path, filmed.which, "rgb_array")
+    loaded = load_policies(path, filmed.which)
     chosen = require_seed(loaded, filmed.seed)
-    env = drawable(loaded, f"--video {video}")
+    env = drawn(loaded.experiment, "rgb_array", f"--video {video}")
     fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
     aside = video.with_name(f".{video.stem}.tmp{video.suffix}")
     try:
@@ -162,25 +183,33 @@ def record(path: Path, video: Path, filmed: Filmed, say: Say) -> str:
     except OSError as error:
         raise InputError(f"--video {video}: cannot be written ({error.strerror or first_line(error)})") from None
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its folder may be a file
+            aside.unlink(missing_ok=True)
         env.close()
-    length = f"{counted(film.frames, 'frame')} at {fps:g} per second, {film.frames / fps:.1f} s"
+    length = f"{counted(film.frames, 'frame')} at {film.fps:.3g} per second, {film.frames / film.fps:.1f} s"
     returns = ", ".join(f"{episode.reward:.1f}" for episode in shown)
     return f"video: {video}, {length}; seed {chosen}, {counted(filmed.episodes, 'episode')}, return {returns}"
 
 
 class Film:
-    """A video file; GIF files are written by Pillow, others by FFmpeg."""
+    """A video file; GIF files are written by Pillow, others by FFmpeg.
+
+    A GIF shows a picture for a multiple of 10 ms, and many programs slow down those that ask for less than 20 ms, so
+    that only every second or third picture of a fast environment is kept.
+    """
 
     def __init__(self, path: Path, fps: float, say: Say):
         try:
             import imageio.v2 as imageio
         except ImportError:
             raise InputError("--video: needs the package imageio; install it with: pip install 'lsac[video]'") from None
-        options: dict[str, Any] = {"duration": 1000 / fps, "loop": 0}
-        if path.suffix != ".gif":
-            options = {"fps": fps, "macro_block_size": 2, "format": "FFMPEG"}
-        self._open, self.frames = lambda: imageio.get_writer(path, mode="I", **options), 0
+        self.frames, self.fps, self._seen, self._every = 0, fps, 0, 1
+        options: dict[str, Any] = {"fps": fps, "macro_block_size": 2, "format": "FFMPEG"}
+        if path.suffix == ".gif":
+            self._every = math.ceil(fps / GIF_FPS)
+            shown = max(1000 // GIF_FPS, round(100 * self._every / fps) * 10)
+            options, self.fps = {"duration": shown, "loop": 0}, 1000 / shown
+        self._open = lambda: imageio.get_writer(path, mode="I", **options)
         self._say, self._began = say, time.monotonic()
         self._said = self._began
 
@@ -197,6 +226,9 @@ class Film:
 
     def add(self, picture: np.ndarray) -> None:
         """Adds a picture; one row or column is repeated where the format needs even sizes."""
+        self._seen += 1
+        if (self._seen - 1) % self._every:
+            return
         height, width = picture.shape[:2]
         with warnings.catch_warnings():
             # JAX warns of every fork; this one, at the first picture, only starts FFmpeg
@@ -216,9 +248,9 @@ def show(path: Path, which: str, seed: int | None, episodes: int, deterministic:
     """Shows the first evaluation episodes of one seed in a window, and returns a sentence on each."""
     if not has_display():
         raise InputError("--render: there is no display here; --video FILE.mp4 writes a file instead")
-    loaded = load_policies(path, which, "human")
+    loaded = load_policies(path, which)
     chosen = require_seed(loaded, seed)
-    env = drawable(loaded, "--render")
+    env = drawn(loaded.experiment, "human", "--render")
     try:
         player = Player(loaded, chosen, env, episodes, deterministic)
         shown = [player.episode(i) for i in range(episodes)]
