@@ -64,6 +64,12 @@ def test_sizes_of_the_papers_tasks(task):
     assert set(space.action.low) | set(space.action.high) == {-1.0, 1.0}
 
 
+def test_any_seed_of_gymnasium_is_one():
+    env = make(id_of("cartpole-swingup_sparse"))
+    first = [env.reset(seed=seed)[0].tolist() for seed in (2**32 + 7, 7, 2**70)]
+    assert first[0] == first[1] != first[2]
+
+
 @pytest.mark.parametrize("task", ["cartpole-swingup_sparse", "reacher-hard", "quadruped-run", "finger-turn_easy"])
 def test_transitions_are_those_of_the_suite(task, suite):
     """The same seeds and actions give the same numbers; actions in [−1, 1] are scaled to the actuators' limits."""
@@ -183,6 +189,17 @@ def test_targets_that_a_task_writes_into_the_model_are_captured(task, monkeypatc
     other.reset(seed=99)
     states.put(other, carried(states.take(env)))
     assert play(other, 20, seed=2) != play(env, 20, seed=2), "without them, the next steps are others"
+
+
+def test_a_state_does_not_change_with_the_simulation():
+    """Fish draws its target at a reset, and writes it into the model."""
+    env = make(id_of("fish-swim")).unwrapped
+    env.reset(seed=3)
+    state = env.get_state()
+    expected = play(env, 20, seed=2)
+    env.reset(seed=99)
+    env.set_state(state)
+    assert play(env, 20, seed=2) == expected
 
 
 @pytest.mark.parametrize("change", [{"rest": [625, 0, 0.0]}, {"rest": [3, 2, 0.0]}, {"keys": np.zeros(3, np.uint32)}])

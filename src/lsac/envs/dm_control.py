@@ -96,7 +96,7 @@ class DmControl(gym.Env):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
-            self._env.task.random.seed(seed)
+            self._env.task.random.seed(seed % 2**32)  # NumPy's legacy generator takes no larger ones
         return _flat(self._env.reset().observation), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:

@@ -25,7 +25,7 @@ def captured(model: Any, data: Any) -> dict[str, np.ndarray]:
                 continue
             value, empty = getattr(structure, name, None), getattr(like, name, None)
             if isinstance(value, np.ndarray) and value.dtype.kind == "f" and empty is not None and empty.size:
-                found[f"{part}.{name}"] = value
+                found[f"{part}.{name}"] = value.copy()  # it is a view of the simulation
     return found
 
 
