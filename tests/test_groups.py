@@ -1,6 +1,11 @@
 """Simulators, groups and pools: what reaches an environment, which transitions come back, from which random stream."""
 
 import itertools
+import signal
+import subprocess
+import tempfile
+import time
+from multiprocessing import Pipe
 
 import gymnasium as gym
 import jax
@@ -13,7 +18,7 @@ from gymnasium import spaces
 from lsac import streams
 from lsac.collect.actors import make_actors
 from lsac.collect.groups import Discounts, Group, Step, Trace, evaluation_states
-from lsac.collect.pool import Pool, evaluation_groups, training_groups
+from lsac.collect.pool import PATIENCE, Pool, _Process, evaluation_groups, training_groups
 from lsac.collect.wire import Episode, GroupPlan
 from lsac.envs.gymnasium import Simulator, Spaces
 from lsac.envs.sources import Source, given
@@ -610,3 +615,19 @@ def test_simulators_captured_in_larger_groups_continue_in_those_of_this_version(
             pool.close()
     for name in mine:
         np.testing.assert_array_equal(mine[name], theirs[name])
+
+
+def test_busy_workers_do_not_wait_for_one_another_at_the_end(tmp_path):
+    """Each of three processes would take a minute."""
+    pool, ends = Pool.__new__(Pool), []
+    pool._workers, pool._memory = [], tempfile.TemporaryDirectory(dir=tmp_path)
+    for _ in range(3):
+        worker = _Process.__new__(_Process)
+        worker._process = subprocess.Popen(["sleep", "60"])
+        worker._mine, theirs = Pipe()
+        pool._workers.append(worker)
+        ends.append(theirs)
+    before = time.monotonic()
+    pool.close()
+    assert time.monotonic() - before < 2 * PATIENCE
+    assert [worker._process.poll() for worker in pool._workers] == [-signal.SIGKILL] * 3

@@ -34,6 +34,8 @@ CheckStop = Callable[[], None]
 GROUP_SIZE = 2
 """Simulators per call of the actor, at most: a constant, so that results do not depend on the machine. Few, so that the
 simulators of one seed, and the episodes of its evaluation, spread over many workers."""
+PATIENCE = 1.0
+"""Seconds until busy workers are killed at the end."""
 
 
 def never() -> None:
@@ -175,8 +177,12 @@ class Pool:
         return [worker.result(check_stop) for worker in self._workers]
 
     def close(self) -> None:
+        """Ends the workers. One that is busy has as long as the others together, then it is killed."""
         for worker in self._workers:
-            worker.close()
+            worker.hang_up()
+        deadline = time.monotonic() + PATIENCE
+        for worker in self._workers:
+            worker.close(deadline)
         self._memory.cleanup()
 
 
@@ -313,10 +319,13 @@ class _Process:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         raise EnvironmentFault(f"{self._name} {how}; last seen: {self._watchdog.place()}")
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """An idle worker then ends by itself."""
         self._mine.close()
+
+    def close(self, deadline: float) -> None:
         try:
-            self._process.wait(1)
+            self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -363,7 +372,10 @@ class _Thread:
         wire.raise_failure(self._result)
         return self._result
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """A thread waits for nothing."""
+
+    def close(self, deadline: float) -> None:
         if self._thread is None or not self._thread.is_alive():  # a simulator that hangs cannot be closed
             for group in self._runner.groups:
                 for simulator in group.simulators:
