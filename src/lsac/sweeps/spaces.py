@@ -54,7 +54,7 @@ SPACES: dict[str, Space] = {
     "ppo": {
         **{"actor_lr": Range(3e-5, 3e-3, log=True)},
         **_ON_POLICY,
-        **{"clip_ratio": Range(0.1, 0.4), "entropy_weight": Range(1e-5, 0.03, log=True)},
+        **{"clip_ratio": Range(0.1, 0.4), "entropy_weight": Range(0.0, 0.03)},
     },
     "trpo": {**_ON_POLICY, "max_kl": Range(1e-3, 0.1, log=True)},
 }
