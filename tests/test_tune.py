@@ -15,7 +15,7 @@ from lsac.agents import AGENTS
 from lsac.errors import InputError
 from lsac.presets import preset
 from lsac.sweeps.plan import experiment
-from lsac.sweeps.spaces import Choice, Range, distributions, read_range, readable, space_of, with_parameters
+from lsac.sweeps.spaces import Choice, Range, current, distributions, read_range, readable, space_of, with_parameters
 from lsac.sweeps.table import Board
 from lsac.sweeps.training import Ended
 from lsac.sweeps.tuning import Trials, Tuning, evaluations, open_study, score, write_results
@@ -81,7 +81,8 @@ def test_every_algorithm_has_ranges_around_its_defaults(algorithm):
     base = preset(algorithm, "default", "Pendulum-v1")
     space = space_of(base, ())
     assert len(space) >= 3
-    assert distributions(base, space).keys() == space.keys()
+    for name, found in distributions(base, space).items():
+        assert found.low <= current(base, name) <= found.high, name
 
 
 def test_options_keep_their_type():
@@ -131,16 +132,18 @@ def test_a_score_is_the_mean_over_seeds_of_the_last_evaluations(tmp_path):
 class Pretend:
     """An engine whose runs learn by a formula of their critic_lr: more is better. Each call makes one evaluation."""
 
-    def __init__(self, stop=None, after=None, fails=None):
+    def __init__(self, stop=None, after=None, fails=None, untrained=0.0):
         self.jobs, self.values, self._stopped = {}, {}, set()
         self.trained: list[str] = []
         self._stop, self._after, self._fails, self._calls = stop, after, fails or {}, 0
+        self._untrained = untrained
 
     def submit(self, job):
         folder = Path(job.folder)
-        self.jobs[job.folder] = float(job.train[job.train.index("--critic-lr") + 1])
+        words = [*job.train, "--critic-lr", "3e-4"]  # the default, which a command leaves out
+        self.jobs[job.folder] = float(words[words.index("--critic-lr") + 1])
         metrics = folder / "metrics.jsonl"
-        self.values[job.folder] = evaluations(folder, 2) if metrics.exists() else {0: 0.0}
+        self.values[job.folder] = evaluations(folder, 2) if metrics.exists() else {0: self._untrained}
         self.trained.append(folder.name)
 
     def ended(self):
@@ -222,6 +225,31 @@ def test_a_study_finds_the_best_and_stops_what_is_worse(tmp_path):
     assert trials.failed == {}
 
 
+def test_an_untrained_agent_saves_no_trial(tmp_path):
+    tuning = tuning_in(tmp_path / "study")
+    study, _ = run(tuning, 9, Pretend(untrained=1e6), jobs=2)
+    assert "PRUNED" in [trial.state.name for trial in study.trials]
+    assert not any(0 in trial.intermediate_values for trial in study.trials)
+
+
+@pytest.mark.parametrize(
+    ("range_", "words"),
+    [
+        ("normalise-observations=True,False", {"--normalise-observations", "--no-normalise-observations"}),
+        ("time-limits-terminate=False,True", {"--time-limits-terminate", "--no-time-limits-terminate"}),
+        ("activation=relu,gelu", {"--activation relu", "--activation gelu"}),
+    ],
+)
+def test_the_best_options_can_be_pasted(range_, words, tmp_path):
+    tuning = tuning_in(tmp_path / "study")._replace(space=space_of(BASE, [range_]))
+    study, _ = run(tuning, 2, Pretend())
+    write_results(tuning, study)
+    options = (tmp_path / "study/best.txt").read_text().splitlines()[0]
+    assert options in words
+    result = lsac("train", "sac", "--env", "nothing-v0", *options.split())
+    assert result.sentence.startswith("lsac: --env nothing-v0: no such Gymnasium environment")
+
+
 @pytest.mark.parametrize("after", [2, 8])
 def test_an_interrupted_study_goes_on_as_if_it_had_not_been(tmp_path, after):
     whole, _ = run(tuning_in(tmp_path / "whole"), 3, Pretend())
@@ -260,10 +288,32 @@ def test_a_study_of_something_else_is_refused(tmp_path):
     tuning = tuning_in(tmp_path / "study")
     open_study(tuning)
     open_study(tuning)
+    open_study(tuning_in(tmp_path / "study", workers=2, env_timeout=5.0))
     with pytest.raises(InputError, match=r"holds a study of another steps \(1000, not 2000\); choose another"):
         open_study(tuning_in(tmp_path / "study", steps=2000))
     with pytest.raises(InputError, match=r"another critic-lr \(0.0001..0.01:log, not 0.1..0.2\)"):
         open_study(tuning._replace(space={"critic_lr": Range(0.1, 0.2)}))
+    with pytest.raises(InputError, match=r"another gamma \(None, not 0.9..1\)"):
+        open_study(tuning._replace(space={**tuning.space, "gamma": Range(0.9, 1.0)}))
+    with pytest.raises(InputError, match=r"another critic-lr \(0.0001..0.01:log, not None\)"):
+        open_study(tuning._replace(space={}))
+
+
+@pytest.mark.parametrize("damage", [b"no database", 4096])
+def test_a_damaged_database_gets_a_sentence(damage, tmp_path):
+    tuning = tuning_in(tmp_path / "study")
+    run(tuning, 1, Pretend())
+    file = tmp_path / "study/study.db"
+    file.write_bytes(damage if isinstance(damage, bytes) else file.read_bytes()[:damage] + b"x" * 20_000)
+    with pytest.raises(InputError, match=r"study\.db: is not a study of Optuna, or is damaged \(\w+\)$"):
+        open_study(tuning)
+
+
+def test_a_database_lies_in_its_folder_whatever_that_is_called(tmp_path):
+    tuning = tuning_in(tmp_path / "tq?x=1 {a}%20")
+    run(tuning, 1, Pretend())
+    assert len(open_study(tuning).trials) == 1
+    assert [path.parent for path in tmp_path.rglob("study.db")] == [tuning.folder]
 
 
 def test_the_database_holds_numbers_and_text_only(tmp_path):

@@ -16,6 +16,7 @@ from lsac.errors import InputError
 from lsac.options import flag
 from lsac.runs.experiment import Experiment, longer
 from lsac.runs.folder import RunFolder
+from lsac.sweeps.words import differences
 
 FREE = ("workers", "env_timeout")
 """Options in which a run may differ from its plan: no result depends on them."""
@@ -41,26 +42,13 @@ def require_same(folder: Path, wanted: Experiment) -> None:
     found = longer(found, wanted.steps)
     if found.algorithm != wanted.algorithm:
         raise InputError(_refused(folder, found.algorithm, wanted.algorithm))
-    if different := _difference(dataclasses.asdict(found), dataclasses.asdict(wanted)):
-        name, old, new = different
-        raise InputError(_refused(folder, f"{flag(name)} {old}", str(new)))
+    for name, old, new in differences(dataclasses.asdict(found), dataclasses.asdict(wanted)):
+        if name not in FREE:
+            raise InputError(_refused(folder, f"{flag(name)} {old}", str(new)))
 
 
 def _refused(folder: Path, found: str, wanted: str) -> str:
     return f"{folder}: holds a run with {found}, not {wanted}; choose another --out, or remove the folder"
-
-
-def _difference(found: dict[str, Any], wanted: dict[str, Any], prefix: str = "") -> tuple[str, Any, Any] | None:
-    """The name of the first option in which two experiments differ, and both values; None if they are the same."""
-    for name, new in wanted.items():
-        old = found[name]
-        if isinstance(new, dict):
-            inner = "" if name == "agent" else f"{prefix}{name}."
-            if different := _difference(old, new, inner):
-                return different
-        elif old != new and prefix + name not in FREE:
-            return prefix + name, old, new
-    return None
 
 
 # Progress

@@ -9,20 +9,21 @@ been.
 import csv
 import dataclasses
 import json
+import shlex
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lsac.errors import Diverged, InputError
-from lsac.options import flag
 from lsac.runs.datafile import read_json, write_bytes
 from lsac.runs.experiment import Experiment
 from lsac.sweeps.engines import Engine, wait
-from lsac.sweeps.runs import last_lines
+from lsac.sweeps.runs import FREE, last_lines
 from lsac.sweeps.spaces import Space, distributions, readable, with_parameters
 from lsac.sweeps.sweep import job_of, stop_all
 from lsac.sweeps.table import RUNNING, Board, Row
 from lsac.sweeps.training import FINISHED, STOPPED, Ended
-from lsac.sweeps.words import shown, train_words
+from lsac.sweeps.words import differences, option_words, shown, train_words
 from lsac.train.stopping import Stop
 
 if TYPE_CHECKING:
@@ -83,11 +84,19 @@ def open_study(tuning: Tuning) -> "Study":
         raise InputError("lsac tune: Optuna is not installed; install it with: pip install 'lsac[tune]'") from None
     _require_same(tuning)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{(tuning.folder / 'study.db').absolute()}")
+    file = (tuning.folder / "study.db").absolute()
+    # the path as it is: in an address of a database some characters have a meaning
+    connection = {"creator": lambda: sqlite3.connect(file, check_same_thread=False)}
     pruner = optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=int(WARM_UP * tuning.base.steps))
-    return optuna.create_study(
-        storage=storage, study_name="lsac", direction="maximize", pruner=pruner, load_if_exists=True
-    )
+    try:
+        storage = optuna.storages.RDBStorage("sqlite:///study.db", connection)
+        study = optuna.create_study(
+            storage=storage, study_name="lsac", direction="maximize", pruner=pruner, load_if_exists=True
+        )
+        study.get_trials()
+    except Exception as error:  # a damaged file raises errors of many kinds, of SQLite, SQLAlchemy, Optuna and Python
+        raise InputError(f"{file}: is not a study of Optuna, or is damaged ({type(error).__name__})") from None
+    return study
 
 
 def _require_same(tuning: Tuning) -> None:
@@ -104,20 +113,11 @@ def _require_same(tuning: Tuning) -> None:
         write_bytes(file, [json.dumps(table, indent=2).encode(), b"\n"])
         return
     before = read_json(file)
-    for name, value in table.items():
-        found = before.get(name) if isinstance(before, dict) else None
-        if found != value:
-            raise InputError(
-                f"--out {tuning.folder}: holds a study of {_differing(name, found, value)}; choose another"
-            )
-
-
-def _differing(name: str, found: Any, value: Any) -> str:
-    if isinstance(found, dict) and isinstance(value, dict):
-        for key in {**found, **value}:
-            if found.get(key) != value.get(key):
-                return _differing(key, found.get(key), value.get(key))
-    return f"another {name.replace('_', '-')} ({found}, not {value})"
+    for name, old, new in differences(before if isinstance(before, dict) else {}, table):
+        option = name.partition(".")[2] or name
+        if option not in FREE:
+            what = f"another {option.replace('_', '-')} ({old}, not {new})"
+            raise InputError(f"--out {tuning.folder}: holds a study of {what}; choose another")
 
 
 def next_trial(study: "Study", tuning: Tuning) -> "Trial":
@@ -168,7 +168,7 @@ class Trials:
             if folder in self._pruned or not self._grown(folder):
                 continue
             for step, value in evaluations(Path(folder), self._tuning.base.seeds).items():
-                if step not in self._known[folder]:
+                if step > 0 and step not in self._known[folder]:  # an untrained agent says nothing of a trial
                     self._known[folder].add(step)
                     trial.report(value, step)
             if trial.should_prune():
@@ -237,7 +237,7 @@ def write_results(tuning: Tuning, study: "Study") -> list[str]:
     best = max(complete, key=lambda trial: (trial.value, -trial.number))
     base = tuning.base
     chosen = readable(tuning.space, best.params).items()
-    options = " ".join(f"{flag(name)} {_text(value)}" for name, value in chosen)
+    options = shlex.join(word for name, value in chosen for word in option_words(name, value))
     again = dataclasses.replace(tuning.experiment(best.params), seed=base.seed + base.seeds)
     command = shown(train_words(again))
     write_bytes(tuning.folder / "best.txt", [f"{options}\n\n# with seeds that were not tuned on\n{command}\n".encode()])
@@ -250,10 +250,6 @@ def write_results(tuning: Tuning, study: "Study") -> list[str]:
     ]
 
 
-def _text(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
-
-
 def _write_table(tuning: Tuning, frozen: "list[FrozenTrial]") -> None:
     """One row per trial: its state, its score, and its values."""
     with (tuning.folder / "trials.csv").open("w", newline="") as file:
@@ -261,5 +257,5 @@ def _write_table(tuning: Tuning, frozen: "list[FrozenTrial]") -> None:
         rows.writerow(["trial", "state", "score", *tuning.space])
         for trial in frozen:
             value = "" if trial.value is None else repr(trial.value)
-            values = [_text(value) for value in readable(tuning.space, trial.params).values()]
-            rows.writerow([trial.number, trial.state.name.lower(), value, *values])
+            values = readable(tuning.space, trial.params).values()
+            rows.writerow([trial.number, trial.state.name.lower(), value, *map(str, values)])

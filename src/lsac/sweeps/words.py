@@ -2,10 +2,11 @@
 
 import dataclasses
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lsac.options import WithoutPrefix, flag, marked
+from lsac.options import flag
 from lsac.presets import presets
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import resume_command
@@ -15,7 +16,7 @@ def train_words(experiment: Experiment, out: Path | str | None = None) -> list[s
     """The words after `lsac` of the command that trains an experiment."""
     e = experiment
     ways = [
-        ([] if name == "default" else ["--preset", name]) + _differing(e, make(e.env))
+        ([] if name == "default" else ["--preset", name]) + _differing_words(make(e.env), e)
         for name, make in presets(e.algorithm).items()
     ]
     words = ["train", e.algorithm, "--env", e.env, *min(ways, key=len)]
@@ -34,20 +35,25 @@ def shown(words: list[str]) -> str:
     return shlex.join(["lsac", *words])
 
 
-def _differing(value: Any, base: Any, prefix: str = "") -> list[str]:
-    """The options that turn the dataclass `base` into `value`."""
-    unprefixed = marked(type(base), WithoutPrefix)
-    words: list[str] = []
-    for field in dataclasses.fields(base):
-        old, new = getattr(base, field.name), getattr(value, field.name)
-        if old == new:
-            continue
-        name = prefix + field.name
-        if dataclasses.is_dataclass(new):
-            words += _differing(new, old, prefix if field.name in unprefixed else f"{name}.")
-        elif isinstance(new, bool):
-            outer, dot, inner = name.rpartition(".")
-            words.append(flag(name if new else f"{outer}{dot}no_{inner}"))
-        else:
-            words += [flag(name), *map(str, new if isinstance(new, tuple) else (new,))]
-    return words
+def option_words(name: str, value: Any) -> list[str]:
+    """The words that set an option."""
+    if isinstance(value, bool):
+        outer, dot, inner = name.rpartition(".")
+        return [flag(name if value else f"{outer}{dot}no_{inner}")]
+    return [flag(name), *map(str, value if isinstance(value, tuple) else (value,))]
+
+
+def _differing_words(base: Experiment, wanted: Experiment) -> list[str]:
+    """The words that turn one experiment into another."""
+    found = differences(dataclasses.asdict(base), dataclasses.asdict(wanted))
+    return [word for name, _, new in found for word in option_words(name, new)]
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The names of the options in which two experiments differ, and both values; experiments as tables of tables."""
+    for name in {**old, **new}:
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from differences(before, after, prefix if name == "agent" else f"{prefix}{name}.")
+        elif before != after:
+            yield prefix + name, before, after
