@@ -168,6 +168,8 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path):
         result = lsac("sweep", "--suite", "smoke", "--out", tmp_path)
     assert result.code == 2
     assert result.sentence == f"lsac: --out {tmp_path}: another sweep is running in this folder"
+    with pytest.raises(BlockingIOError), locked(tmp_path, "sweep"):
+        raise BlockingIOError("of the work itself")
 
 
 # Real processes

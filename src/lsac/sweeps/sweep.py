@@ -97,10 +97,11 @@ def locked(folder: Path, what: str) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"--out {folder}: cannot be written ({error.strerror})") from None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"--out {folder}: another {what} is running in this folder") from None
         yield
-    except BlockingIOError:
-        raise InputError(f"--out {folder}: another {what} is running in this folder") from None
     finally:
         os.close(handle)
 
