@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 from html.parser import HTMLParser
 
@@ -80,6 +81,24 @@ def test_everything_that_users_write_is_text(tmp_path):
     items = data_of(page)["plots"][0]["items"]
     assert {item["label"] for item in items} == {HOSTILE, "B"}
     assert all("<script" not in item["trace"].get("hover", "") for item in items), "Plotly would read tags there"
+
+
+def test_what_utf_8_cannot_write_is_replaced(tmp_path):
+    """Half a surrogate pair in a JSON file, and folders whose names are no text; all files are written."""
+    paths = [make_run(tmp_path / os.fsdecode(name), table(2)) for name in (b"a\xff", b"b\xff")]
+    file = paths[0] / "config.json"
+    file.write_text(file.read_text().replace('"command": []', '"command": ["x\\ud800"]'))
+    (paths[0] / "analysis").mkdir()
+    (paths[0] / "analysis" / "x.json").write_text(r'{"title": "half \udc00"}')
+    result = lsac("report", *paths, "--out", tmp_path / os.fsdecode(b"out\xff"))
+    assert (result.code, result.err) == (0, "")
+    for path in (tmp_path / os.fsdecode(b"out\xff")).glob("*.*"):
+        if path.suffix != ".png":
+            path.read_text(encoding="utf-8")
+    page = (tmp_path / os.fsdecode(b"out\xff") / "index.html").read_text(encoding="utf-8")
+    assert all(text in page for text in ("SAC · a\ufffd", "half \ufffd", "x\ufffd"))
+    labels = ("--labels", os.fsdecode(b"\xff"), "B", "--format", "svg")
+    assert lsac("report", *paths, *labels, "--out", tmp_path / "other").code == 0
 
 
 def test_the_plots_have_the_numbers_of_the_runs(tmp_path):
@@ -333,6 +352,77 @@ def test_a_line_that_is_half_written_is_read_at_the_next_look(watched):
 
     out, _ = watch(half, whole, seen)
     assert "line 4: is not JSON; the page stays as it is" in out
+
+
+def test_labels_of_watched_runs_are_theirs_before_they_have_metrics(tmp_path, monkeypatch):
+    """Also of curves that are pooled: the first two runs, of which one has begun, are one curve."""
+    paths = [make_run(tmp_path / name, table(1), seed=seed, chunk=8) for seed, name in enumerate("abc")]
+    other = make_run(tmp_path / "d", table(1), "td3", chunk=8)
+    later = {path: path.joinpath("metrics.jsonl").read_text() for path in (paths[0], other)}
+    for path in later:
+        (path / "metrics.jsonl").unlink()
+    page = tmp_path / "report" / "index.html"
+
+    def labels():
+        return {item["label"] for item in data_of(page.read_text())["plots"][0]["items"] if item["label"]}
+
+    def first(seconds):
+        assert labels() == {"Second", "Third"}
+        for path, text in later.items():
+            (path / "metrics.jsonl").write_text(text)
+
+    monkeypatch.setattr("time.sleep", first)
+    words = ("--watch", "--format", "png", "--out", page.parent, "--labels")
+    result = lsac("report", *paths, other, *words, "First", "Second", "Third", "Other")
+    assert (result.code, result.err) == (0, "")
+    assert labels() == {"First", "Second", "Third", "Other"}
+
+    (other / "metrics.jsonl").unlink()
+
+    def pooled(seconds):
+        assert labels() == {"SAC, three seeds"}
+        (other / "metrics.jsonl").write_text(later[other])
+
+    monkeypatch.setattr("time.sleep", pooled)
+    result = lsac("report", *paths, other, "--pool", *words, "SAC, three seeds", "Other")
+    assert (result.code, result.err) == (0, "")
+    assert labels() == {"SAC, three seeds", "Other"}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--labels", "A", "B"), "--labels A B: must be 1 label, for the one curve"),
+        (("--references", "nowhere.csv"), "--references nowhere.csv: cannot be read (No such file or directory)"),
+        (("--out", "{}/file"), "--out {}/file: cannot be written (File exists)"),
+    ],
+)
+def test_what_waiting_does_not_mend_ends_a_watch_at_once(options, problem, watched):
+    path, _ = watched
+    (path / "metrics.jsonl").unlink()
+    (path.parent / "file").touch()
+    given = [option.format(path.parent) for option in options]
+    out = () if "--out" in options else ("--out", path.parent / "report")
+    result = lsac("report", path, "--watch", *given, *out)
+    assert (result.code, result.sentence) == (2, f"lsac: {problem.format(path.parent)}")
+
+
+def test_a_line_that_is_half_written_at_the_first_look_is_waited_for(watched):
+    path, watch = watched
+    (path / "metrics.jsonl").write_text('{"step": 4')
+
+    def whole(page):
+        assert page == ""
+        write_lines(path, lines_until(400))
+
+    def interrupted(page):
+        assert last_step(page) == 400
+        (path / "metrics.jsonl").write_text('{"step": 4')
+        raise KeyboardInterrupt
+
+    out, page = watch(whole, interrupted)
+    assert "line 1: is not JSON; not yet" in out
+    assert last_step(page.read_text()) == 400, "of the last look that could be read"
 
 
 def test_a_folder_without_a_run_is_not_watched(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lsac.analysis.stats import interval
+from lsac.analysis.text import encodable
 from lsac.errors import InputError
 from lsac.runs.datafile import read_json
 from lsac.runs.experiment import Experiment, for_run, from_json
@@ -76,8 +77,13 @@ class Run:
         return (self, *self.others)
 
     @property
+    def folder(self) -> str:
+        """The path as text."""
+        return str(encodable(str(self.path)))
+
+    @property
     def where(self) -> str:
-        return " + ".join(str(run.path) for run in self.parts)
+        return " + ".join(run.folder for run in self.parts)
 
     @property
     def last_step(self) -> int:
@@ -209,14 +215,19 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def load_run(path: Path, known: "Known | None" = None) -> Run:
-    require_run(path)
-    config = read_json(path / "config.json")
-    experiment = (known or Known()).experiment(config, str(path / "config.json"))
-    metrics = path / "metrics.jsonl"
+    run, metrics = load_settings(path, known), path / "metrics.jsonl"
     if not metrics.is_file():
         raise InputError(f"{path}: has no metrics yet")
+    return dataclasses.replace(run, blocks=_blocks(_read_lines(metrics)))
+
+
+def load_settings(path: Path, known: "Known | None" = None) -> Run:
+    """A run without its metrics, which it may not have yet."""
+    require_run(path)
+    config = encodable(read_json(path / "config.json"))
+    experiment = (known or Known()).experiment(config, str(path / "config.json"))
     notes = {name: value for name, value in config.items() if name != "experiment"}
-    return Run(path, experiment, _blocks(_read_lines(metrics)), tuple(experiment.seed_list), notes)
+    return Run(path, experiment, (), tuple(experiment.seed_list), notes)
 
 
 def require_run(path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 
 from lsac.analysis.load import Run
+from lsac.analysis.text import encodable
 from lsac.errors import InputError
 
 PUBLISHED: dict[str, str] = {
@@ -69,7 +70,7 @@ def file_names(envs: list[str]) -> dict[str, str]:
 
 
 def _folder(run: Run, depth: int) -> str:
-    return "/".join(run.path.resolve().parts[-depth:])
+    return str(encodable("/".join(run.path.resolve().parts[-depth:])))
 
 
 def _on_environments(runs: list[Run], names: list[str]) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lsac.analysis.text import encodable
 from lsac.errors import InputError
 
 MUJOCO, DMC, OTHER = "MuJoCo", "DeepMind Control", "other tasks"
@@ -215,7 +216,7 @@ def _read_own(path: Path) -> list[Reference]:
             raise refuse(f"line {number}: low and high must be numbers") from None
         if not (row["env"] and low < high and np.isfinite([low, high]).all()):
             raise refuse(f"line {number}: needs an env, and low must be less than high")
-        found.append(Reference(row["env"], low, high, f"as in {path.name}"))
+        found.append(Reference(row["env"], low, high, encodable(f"as in {path.name}")))
     return found
 
 

@@ -269,7 +269,7 @@ def provenance(lines: list[Line]) -> Table:
     rows: list[dict[str, Value]] = []
     for line in lines:
         for run in line.run.parts:
-            row = (line.label, line.env, str(run.path), _seeds(run), run.last_step, run.experiment.gamma, *_made(run))
+            row = (line.label, line.env, run.folder, _seeds(run), run.last_step, run.experiment.gamma, *_made(run))
             rows.append(dict(zip(columns, row, strict=True)))
     headings: Names = (
         "label",

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lsac.analysis.load import Progress, Run, load_runs, require_run
+from lsac.analysis.load import Progress, Run, load_runs, load_settings, require_run
 from lsac.errors import InputError
 from lsac.options import printable
 from lsac.runs.datafile import read_json
@@ -19,24 +19,49 @@ class Found(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    runs: list[Run]
+    begun: list[Run]
+    """all runs that have begun"""
     labels: list[str | None]
-    """labels that sweeps give"""
-    waiting: int
-    """runs that hold no returns yet and are left out"""
+    """the labels that sweeps give them"""
+    ready: list[bool]
+    """whether they are part of the report; runs that hold no returns yet are left out"""
+    absent: int
+    """experiments of sweeps that have not begun"""
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for run, ready in zip(self.begun, self.ready, strict=True) if ready]
+
+    @property
+    def waiting(self) -> int:
+        return self.ready.count(False) + self.absent
 
 
 def load(paths: tuple[Path, ...], patient: bool = False, progress: Progress = lambda done, all: None) -> Loaded:
     """Loads the runs of some folders. Those that hold no returns yet are left out if they belong to a sweep or if the
     caller is `patient`; else they are an error."""
     found = find(paths)
-    may_wait = [patient or each.label is not None for each in found]
-    there = [x for x, may in zip(found, may_wait, strict=True) if not may or (x.path / "metrics.jsonl").is_file()]
-    runs = load_runs((each.path for each in there), progress)
-    pairs = [(x, run) for x, run in zip(there, runs, strict=True) if run.has_returns or not (patient or x.label)]
-    if not pairs and not patient:
+    may_wait = {each.path for each in found if patient or each.label is not None}
+    read = [x for x in found if x.path not in may_wait or (x.path / "metrics.jsonl").is_file()]
+    runs = {run.path: run for run in load_runs((each.path for each in read), progress)}
+    loaded = _loaded(found, runs, may_wait)
+    if not loaded.runs and not patient:
         raise InputError(f"{', '.join(map(str, paths))}: no run holds returns yet")
-    return Loaded([run for _, run in pairs], [each.label for each, _ in pairs], len(found) - len(pairs))
+    return loaded
+
+
+def load_begun(paths: tuple[Path, ...]) -> Loaded:
+    """The runs of some folders without their metrics."""
+    found = find(paths)
+    return _loaded(found, {}, {each.path for each in found})
+
+
+def _loaded(found: list[Found], runs: dict[Path, Run], may_wait: set[Path]) -> Loaded:
+    """Adds the runs that have no metrics to those that were read."""
+    begun = [each for each in found if each.path in runs or (each.path / "config.json").is_file()]
+    all = [runs.get(each.path) or load_settings(each.path) for each in begun]
+    ready = [run.has_returns or run.path not in may_wait for run in all]
+    return Loaded(all, [each.label for each in begun], ready, len(found) - len(begun))
 
 
 def find(paths: tuple[Path, ...]) -> list[Found]:

@@ -24,6 +24,7 @@ Examples:
 def analyse(args: list[str]) -> int:
     from lsac.analyses import NAMES, find
     from lsac.analysis.outcome import write_outcome
+    from lsac.analysis.text import encodable
 
     if not args or args[0].startswith("-"):
         width = max(map(len, NAMES))
@@ -39,5 +40,5 @@ def analyse(args: list[str]) -> int:
     import_modules(getattr(given, "module", ()))
     outcome = analysis.analyse(given, lambda text: print(text, file=sys.stderr))
     paths = write_outcome(given.run, name, outcome, shlex.join(["lsac", "analyse", name, *args]))
-    print(*outcome.sentences, *paths, sep="\n")
+    print(*(encodable(str(line)) for line in (*outcome.sentences, *paths)), sep="\n")
     return 0

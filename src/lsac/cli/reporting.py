@@ -1,5 +1,6 @@
 """The command `report`."""
 
+import contextlib
 import dataclasses
 import math
 import sys
@@ -74,53 +75,84 @@ def report(args: list[str]) -> int:
     look = Look(given.band, given.columns, tuple(dict.fromkeys(given.format)), given.smooth)
     if given.watch:
         return _watch(given, look)
-    print(*_write(given, look, load(given.runs, progress=_Progress())), sep="\n")
+    _print(_write(given, look, load(given.runs, progress=_Progress())))
     return 0
 
 
 def _write(given: Report, look: "Look", loaded: "Loaded", going: "Going | None" = None) -> list[Path]:
     from lsac.analysis.load import pool
-    from lsac.analysis.names import check_labels, label
     from lsac.analysis.reference import references
     from lsac.analysis.report import write_report
 
-    runs = pool(loaded.runs) if given.pool else loaded.runs
-    named = dict(zip((run.path for run in loaded.runs), loaded.labels, strict=True))
-    labels = check_labels(runs, given.labels) if given.labels else label(runs, [named[run.path] for run in runs])
+    runs, labels = pool(loaded.runs) if given.pool else loaded.runs, _labels(given, loaded)
+    known = references(given.references)
     try:
-        return write_report(runs, labels, given.out, look, references(given.references), going)
+        return write_report(runs, [labels[run.path] for run in runs], given.out, look, known, going)
     except OSError as error:
-        raise InputError(f"--out {given.out}: cannot be written ({error.strerror})") from None
+        raise _unwritable(given, error) from None
+
+
+def _labels(given: Report, loaded: "Loaded") -> dict[Path, str]:
+    """The label of each run, also of those that are left out: it is the same when they have returns."""
+    from lsac.analysis.load import pool
+    from lsac.analysis.names import check_labels, label
+    from lsac.analysis.text import encodable
+
+    curves = pool(loaded.begun) if given.pool else loaded.begun
+    of_sweeps = dict(zip((run.path for run in loaded.begun), loaded.labels, strict=True))
+    if given.labels:
+        labels = check_labels(curves, tuple(map(encodable, given.labels)))
+    else:
+        labels = label(curves, [of_sweeps[run.path] for run in curves]) if curves else []
+    return {part.path: name for run, name in zip(curves, labels, strict=True) for part in run.parts}
 
 
 def _watch(given: Report, look: "Look") -> int:
     """Renews the page whenever metrics have arrived; draws the figures at the end."""
-    from lsac.analysis.sources import load
+    from lsac.analysis.sources import Loaded, load
 
-    page, seen, said = given.out / "index.html", None, ""
+    _check(given)
+    page, seen, said, loaded = given.out / "index.html", None, "", Loaded([], [], [], 0)
     try:
         while True:
             try:
                 state = _state(given)
                 if state != seen:
                     loaded = load(given.runs, patient=True)
+                    all = len(loaded.begun) + loaded.absent
                     going = sum(not run.finished for run in loaded.runs) + loaded.waiting
                     if not going:
                         break
                     if loaded.runs:
-                        _write(given, look, loaded, _going(given, going, len(loaded.runs) + loaded.waiting))
+                        _write(given, look, loaded, _going(given, going, all))
                     seen = state
-                    said = _say(f"{going} of {len(loaded.runs) + loaded.waiting} runs are going; {page}", said)
+                    said = _say(f"{going} of {all} runs are going; {page}", said)
             except InputError as error:  # a line may be half written
-                if seen is None:
-                    raise
-                said = _say(f"{error}; the page stays as it is", said)
+                said = _say(f"{error}; not yet" if seen is None else f"{error}; the page stays as it is", said)
             time.sleep(given.every)
     except KeyboardInterrupt:
-        loaded = load(given.runs, patient=True)
+        with contextlib.suppress(InputError):
+            loaded = load(given.runs, patient=True)
     if loaded.runs:
-        print(*_write(given, look, loaded), sep="\n")
+        _print(_write(given, look, loaded))
     return 0
+
+
+def _check(given: Report) -> None:
+    """Rejects what will not become right by waiting: folders, labels, references and where the report goes."""
+    from lsac.analysis.reference import references
+    from lsac.analysis.sources import load_begun
+
+    _labels(given, load_begun(given.runs))
+    references(given.references)
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(given, error) from None
+
+
+def _unwritable(given: Report, error: OSError) -> InputError:
+    return InputError(f"--out {given.out}: cannot be written ({error.strerror})")
 
 
 def _state(given: Report) -> list[tuple[str, int, int]]:
@@ -144,8 +176,14 @@ def _going(given: Report, going: int, all: int) -> "Going":
 def _say(text: str, before: str) -> str:
     """Prints a sentence unless it was the last one."""
     if text != before:
-        print(text, flush=True)
+        _print([text])
     return text
+
+
+def _print(lines: Iterable[object]) -> None:
+    from lsac.analysis.text import encodable
+
+    print(*(encodable(str(line)) for line in lines), sep="\n", flush=True)
 
 
 class _Progress:

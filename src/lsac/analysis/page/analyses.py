@@ -7,6 +7,7 @@ from typing import Any
 
 from lsac.analysis.figures import Line
 from lsac.analysis.page import fragments
+from lsac.analysis.text import encodable
 from lsac.errors import LsacError
 from lsac.runs.datafile import read_json, require_inside
 
@@ -27,12 +28,13 @@ def analyses_section(lines: list[Line]) -> str:
 def _figure(line: Line, folder: Path, file: Path) -> str:
     try:
         require_inside(file, folder)
-        notes = read_json(file)
+        notes = encodable(read_json(file))
         picture, table = (_read(file.with_suffix(suffix), folder) for suffix in (".png", ".csv"))
     except (LsacError, OSError) as error:
-        return f"<figure><h3>{escape(file.stem)}</h3>{fragments.paragraph(str(error))}</figure>"
-    notes = notes if isinstance(notes, dict) else {}
-    title = f"{_text(notes.get('title')) or file.stem} · {line.label}, {line.env}"
+        name, problem = encodable(file.stem), encodable(str(error))
+        return f"<figure><h3>{escape(name)}</h3>{fragments.paragraph(problem)}</figure>"
+    notes, name = notes if isinstance(notes, dict) else {}, encodable(file.stem)
+    title = f"{_text(notes.get('title')) or name} · {line.label}, {line.env}"
     parts = [f"<h3>{escape(title)}</h3>"]
     if picture:
         source = fragments.embedded("image/png", picture)
@@ -41,8 +43,8 @@ def _figure(line: Line, folder: Path, file: Path) -> str:
     made = f" <code>{escape(command)}</code>" if command else ""
     parts.append(f"<figcaption>{escape(_text(notes.get('caption')))}{made}</figcaption>")
     if table:
-        name = f"{file.stem}.csv"
-        parts.append(f'<p class="files">{fragments.download(name, "text/csv", table.decode(errors="replace"))}</p>')
+        link = fragments.download(f"{name}.csv", "text/csv", table.decode(errors="replace"))
+        parts.append(f'<p class="files">{link}</p>')
     return f"<figure>{''.join(parts)}</figure>"
 
 

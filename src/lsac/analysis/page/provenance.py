@@ -35,5 +35,5 @@ def _config(line: Line, number: int) -> str:
     settings = run.notes | {"experiment": dataclasses.asdict(run.experiment)}
     text = json.dumps(settings, indent=2, default=str, ensure_ascii=False)
     pooled = f", and {len(run.others)} runs of equal settings" if run.others else ""
-    title = f"{line.label} on {line.env}: {run.path}/config.json{pooled}"
+    title = f"{line.label} on {line.env}: {run.folder}/config.json{pooled}"
     return fragments.details(title, f"<pre>{escape(text)}</pre>", f"config-{number}")
