@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from commands import TINY, lsac, metrics
+from matplotlib.figure import Figure
 from replays import spec_of
 from small import config, flags
 
@@ -84,6 +85,18 @@ def test_numbers_of_chains_by_hand():
     assert found["rank_correlation"] == pytest.approx(-1)
 
 
+def test_a_spread_that_is_right_lies_on_the_line_of_the_figure():
+    """The mean absolute error of normal values is 0.798 of their standard deviation."""
+    draws = np.random.default_rng(0).normal(size=200_000)
+    assert np.abs(draws).mean() == pytest.approx(posterior.ERROR_OF_SPREAD, rel=0.01)
+    found = [posterior.Posterior(0, np.array([[1.0, 2.0, 5.0], [3.0, 6.0, 3.0]]), np.zeros(3))]
+    figure = Figure()
+    posterior._draw_tenths(axes := figure.subplots(), found)
+    (low, high), errors = axes.lines[-1].get_data()
+    assert (low, high) == (1, 2)
+    assert errors == pytest.approx([0.798, 1.596], abs=1e-3)
+
+
 def test_a_density_is_highest_where_points_are_and_needs_a_plane():
     points = np.random.default_rng(0).normal([0.5, -0.5], 0.1, (300, 2))
     row, column = np.unravel_index(of_actions.density(points).argmax(), (of_actions.GRID, of_actions.GRID))
@@ -135,14 +148,18 @@ def test_goals_and_routes_by_hand():
     straight = along((1, 1), (1, 2), (1, 3), (1, 4))
     around = along((1, 1), (2, 1), (3, 1), (3, 2), (3, 3), (3, 4), (2, 4), (1, 4))
     back = along((1, 1), (1, 2), (1, 1), (2, 1), (1, 1), (1, 2), (1, 3), (1, 4), (2, 4))
-    assert coverage.outcome(CORRIDOR, straight) == (0, "shortest_1")
-    assert coverage.outcome(CORRIDOR, around) == (0, "other")
-    assert coverage.outcome(CORRIDOR, back) == (0, "shortest_1"), "detours that end where they began do not count"
-    assert coverage.outcome(CORRIDOR, straight[:3]) == (-1, "")
-    visited = coverage.Visited(0, straight, around, [(0, "shortest_1"), (0, "other"), (-1, ""), (-1, "")])
+    assert coverage.outcome(CORRIDOR, straight) == (0, "shortest_1", (True,))
+    assert coverage.outcome(CORRIDOR, around) == (0, "other", (False,))
+    assert coverage.outcome(CORRIDOR, back) == (0, "shortest_1", (True,)), (
+        "detours that end where they began do not count"
+    )
+    assert coverage.outcome(CORRIDOR, straight[:3]) == (-1, "", ())
+    ways = [coverage.outcome(CORRIDOR, path) for path in (straight, around, straight[:3], straight[:2])]
+    visited = coverage.Visited(0, straight, around, ways)
     found = coverage.numbers(CORRIDOR, visited, 1)
     assert (found["success"], found["success_goal_0"]) == (0.5, 0.5)
     assert (found["goal_0_shortest_1"], found["goal_0_other"]) == (0.25, 0.25)
+    assert found["goal_0_above_obstacle_1"] == 0.25, "one of four went above the wall in the middle"
     assert found["coverage_training_1_bins"] == pytest.approx(0.4)
     assert found["coverage_evaluation_1_bins"] == pytest.approx(0.8)
 
@@ -164,7 +181,7 @@ def test_the_coverage_of_a_run_in_a_maze(tmp_path, monkeypatch):
     assert rows["coverage_evaluation_2_bins"] > 0
     assert rows["success"] == rows["success_goal_0"] + rows["success_goal_1"]
     later = run._replace(checkpoint=run.checkpoint._replace(record={"step": 96}))
-    found = [coverage.Visited(0, visited, visited, [(-1, "")])]
+    found = [coverage.Visited(0, visited, visited, [coverage.Way()])]
     said = coverage._sentences(later, POINT_MAZES["medium"], found, coverage.Options(Path(), 1, 2))
     assert "the replay holds the newest 24 of 96 transitions" in said[-1]
 

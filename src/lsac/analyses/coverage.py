@@ -40,7 +40,7 @@ HELP = """Show where an agent has been in a two-goal maze, in training and in ev
 Coverage is the share of free bins that were visited. It is given for 51 bins per cell and direction, and for 4. Visits
 of the training are those in the replay, which holds all of a run unless --replay-capacity was less than its steps; an
 on-policy agent keeps only its last chunk. Success is reaching a goal, by goal and by route: which of the shortest ways
-through the cells of the maze an episode took, or another one.
+through the cells of the maze an episode took, or another one, and which obstacles it passed above.
 
 Examples:
   lsac analyse coverage runs/maze --episodes 20
@@ -69,8 +69,19 @@ class Visited(NamedTuple):
     """[N, 2] positions, oldest first"""
     evaluated: np.ndarray
     """[M, 2] positions"""
-    outcomes: list[tuple[int, str]]
-    """for every episode, the index of the goal it reached, or −1, and the name of its route"""
+    outcomes: list["Way"]
+    """of every episode"""
+
+
+class Way(NamedTuple):
+    """How an episode ended."""
+
+    goal: int = -1
+    """the index of the goal it reached first, or −1"""
+    route: str = ""
+    """its way there: `shortest_1`, …, or `other`"""
+    above: tuple[bool, ...] = ()
+    """which obstacles it passed above"""
 
 
 def analyse(options: Options, say: Say) -> Outcome:
@@ -136,18 +147,19 @@ def positions_of(trace: Trace) -> np.ndarray:
     return np.stack([*(step.obs[:2] for step in trace.steps), trace.last_obs[:2]]).astype(np.float64)
 
 
-def outcome(maze: Maze, path: np.ndarray) -> tuple[int, str]:
-    """The goal that an episode reaches first, or −1, and its way there: `shortest_1`, …, or `other`."""
+def outcome(maze: Maze, path: np.ndarray) -> Way:
+    """The goal that an episode reaches first, and its way there."""
     reached = maze.goal_of(path, RADIUS)
     if not (reached >= 0).any():
-        return -1, ""
+        return Way()
     first = int(np.argmax(reached >= 0))
     goal = int(reached[first])
     routes = maze.shortest_routes(goal)
     route = maze.route_of(path[: first + 1])
     if route[-1] != maze.goal_cells[goal]:
         route.append(maze.goal_cells[goal])  # a goal is reached from beside its cell
-    return goal, f"shortest_{routes.index(route) + 1}" if route in routes else "other"
+    name = f"shortest_{routes.index(route) + 1}" if route in routes else "other"
+    return Way(goal, name, tuple(side != 0 for side in maze.sides_of(route)))
 
 
 def coverage(maze: Maze, positions: np.ndarray, bins: int) -> float:
@@ -174,13 +186,16 @@ def numbers(maze: Maze, visited: Visited, bins: int) -> dict[str, float]:
         for count in dict.fromkeys((bins, COARSE))
     }
     episodes = len(visited.outcomes)
-    goals = Counter(goal for goal, _ in visited.outcomes)
+    goals = Counter(way.goal for way in visited.outcomes)
     found["success"] = 1.0 - goals[-1] / episodes
     for goal in range(len(maze.goals)):
         found[f"success_goal_{goal}"] = goals[goal] / episodes
         names = [f"shortest_{i + 1}" for i in range(len(maze.shortest_routes(goal)))]
+        ways = [way for way in visited.outcomes if way.goal == goal]
         for name in (*names, "other"):
-            found[f"goal_{goal}_{name}"] = visited.outcomes.count((goal, name)) / episodes
+            found[f"goal_{goal}_{name}"] = sum(way.route == name for way in ways) / episodes
+        for i in range(len(maze.obstacles)):
+            found[f"goal_{goal}_above_obstacle_{i + 1}"] = sum(way.above[i] for way in ways) / episodes
     return found
 
 

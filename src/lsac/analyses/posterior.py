@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import tyro
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lsac.agents.lsac.agent import chain_q, judged
@@ -22,6 +23,9 @@ from lsac.runs.wording import counted
 LOGGED = ("eval/q_spread", "eval/q_error", "eval/q_bias", "eval/calibration")
 """Metrics that evaluations log along training."""
 BINS = 10
+ERROR_OF_SPREAD = float(np.sqrt(2 / np.pi))
+"""The mean absolute error of a normal distribution, in standard deviations: 0.8, so a spread that is right is 1.25
+times the error."""
 
 HELP = """Show spread, correlation and calibration of the chains of an LSAC run.
 
@@ -97,9 +101,10 @@ def analyse(options: Options, say: Say) -> Outcome:
     ]
     rows += [[x.seed, run.step, "chains", name, value] for x in found for name, value in x.numbers().items()]
     caption = (
-        f"{run.name}. Left: std of Q over chains (solid) and mean |Q − return| (dashed) at evaluations, one colour per "
-        f"seed. Middle: correlation of the chains' Q over pairs, mean over seeds, step {run.step:,}. Right: pairs of "
-        "each seed in tenths by spread; on the line, the spread is as large as the error."
+        f"{run.name}. Above, at evaluations along training, one colour per seed: std of Q over chains (solid), mean "
+        "|Q − return| (dashed), and their ratio; dotted: 1.25, where the spread of a normal distribution is right. "
+        f"Below, at step {run.step:,} only: correlation of the chains' Q over pairs, mean over seeds; pairs of each "
+        "seed in tenths by spread, with the error of 0.8 standard deviations that a right spread has as a line."
     )
     return Outcome(
         "Posterior of the critics",
@@ -107,7 +112,7 @@ def analyse(options: Options, say: Say) -> Outcome:
         [_sentence(run, found)],
         ("seed", "step", "source", "quantity", "value"),
         rows,
-        (7.0, 2.6),
+        (7.0, 5.0),
         lambda figure: _draw(figure, curves, found, int(run.step)),
     )
 
@@ -154,23 +159,41 @@ def _sentence(run: Analysed, found: list[Posterior]) -> str:
 
 
 def _draw(figure: Figure, curves: dict[str, Curve], found: list[Posterior], step: int) -> None:
-    left, middle, right = figure.subplots(1, 3)
-    for name, style in (("eval/q_spread", "-"), ("eval/q_error", "--")):
-        for i, values in enumerate(curves[name].values):
-            left.plot(curves[name].steps, values, style, color=colour(i), linewidth=1)
-    finish_axes(left, "spread and error", step)
-    if (curves["eval/q_spread"].values > 0).any():
-        left.set_yscale("log")
+    (along, ratio), (matrix, tenth) = figure.subplots(2, 2)
+    styles = (("eval/q_spread", "-"), ("eval/q_error", "--"))
+    _draw_along(along, [(curves[name], style) for name, style in styles], "spread and error", step)
+    _draw_along(ratio, [(curves["eval/calibration"], "-")], "spread / error", step)
+    ratio.axhline(1 / ERROR_OF_SPREAD, color="#444444", linestyle=":", linewidth=1)
+    _draw_correlations(figure, matrix, found)
+    _draw_tenths(tenth, found)
+
+
+def _draw_along(axes: Axes, curves: list[tuple[Curve, str]], title: str, step: int) -> None:
+    for curve, style in curves:
+        marker = "o" if len(curve.steps) == 1 else ""
+        for i, seed in enumerate(curve.values):
+            axes.plot(curve.steps, seed, style, marker=marker, ms=3, color=colour(i), linewidth=1)
+    finish_axes(axes, title, step)
+    if any((curve.values > 0).any() for curve, _ in curves):
+        axes.set_yscale("log")
     else:
-        left.text(0.5, 0.5, "no evaluation compared\nvalues with returns", transform=left.transAxes, ha="center")
+        axes.text(0.5, 0.5, "no evaluation compared\nvalues with returns", transform=axes.transAxes, ha="center")
+
+
+def _draw_correlations(figure: Figure, axes: Axes, found: list[Posterior]) -> None:
     matrix = np.mean([np.corrcoef(x.q) for x in found], axis=0)
-    shown = middle.imshow(matrix, vmin=-1, vmax=1, cmap="RdBu_r")
-    figure.colorbar(shown, ax=middle, shrink=0.7)
+    shown = axes.imshow(matrix, vmin=-1, vmax=1, cmap="RdBu_r")
+    figure.colorbar(shown, ax=axes, shrink=0.7)
     ticks = range(0, len(matrix), max(1, len(matrix) // 5))
-    middle.set(title="correlation", xlabel="chain", ylabel="chain", xticks=ticks, yticks=ticks)
-    for i, x in enumerate(found):
-        right.plot(*tenths(x.spread, x.error), "o-", color=colour(i), ms=3, label=f"seed {x.seed}")
-    ends = [f(values) for x in found for values in tenths(x.spread, x.error) for f in (np.min, np.max)]
-    right.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#444444", linewidth=0.8)
-    right.set(title="calibration", xlabel="spread over chains", ylabel="|Q − return|", xscale="log", yscale="log")
-    right.legend(frameon=False)
+    axes.set(title="correlation", xlabel="chain", ylabel="chain", xticks=ticks, yticks=ticks)
+
+
+def _draw_tenths(axes: Axes, found: list[Posterior]) -> None:
+    groups = [tenths(x.spread, x.error) for x in found]
+    for i, (x, (spread, error)) in enumerate(zip(found, groups, strict=True)):
+        axes.plot(spread, error, "o-", color=colour(i), ms=3, label=f"seed {x.seed}")
+    ends = np.array([f(spread) for spread, _ in groups for f in (np.min, np.max)])
+    ends = np.array([ends.min(), ends.max()])
+    axes.plot(ends, ERROR_OF_SPREAD * ends, color="#444444", linewidth=0.8)
+    axes.set(title="calibration", xlabel="spread over chains", ylabel="|Q − return|", xscale="log", yscale="log")
+    axes.legend(frameon=False)
