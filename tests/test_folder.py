@@ -1,6 +1,7 @@
 """The folder of a run: what a failed start leaves, what is replaced, and the command that continues it."""
 
 import dataclasses
+import fcntl
 import json
 import os
 import shlex
@@ -11,7 +12,7 @@ from commands import TINY, lsac
 
 from lsac.errors import EnvironmentFault, InputError, Stopped
 from lsac.presets import preset
-from lsac.runs.folder import RunFolder, resume_command
+from lsac.runs.folder import LOCK, RunFolder, resume_command
 from lsac.train import run as running
 from lsac.train.loop import Loop
 from lsac.train.run import Observer
@@ -199,3 +200,50 @@ def test_a_run_without_updates_says_so_before_and_after(tmp_path):
     result = lsac("eval", tmp_path / "run", "--episodes", 1)
     assert "over 1 episode (" in result.out
     assert "mean over 1 seed " in result.out
+
+
+# locks
+
+
+def test_the_lock_is_on_a_file_which_machines_share(tmp_path):
+    """Not on the folder, whose lock a network file system would keep on one machine."""
+    folder = RunFolder(tmp_path)
+    folder.lock()
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+    other = os.open(tmp_path / LOCK, os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+    folder.release()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_that_its_owner_has_just_removed_does_not_count(tmp_path, monkeypatch):
+    first, second, third = (RunFolder(tmp_path) for _ in range(3))
+    first.lock()
+    flock, calls = fcntl.flock, []
+
+    def late(handle, how):
+        calls.append(handle)
+        if len(calls) == 1:
+            first.release()
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    second.lock()
+    assert len(calls) == 2, "the file that is gone, and the new one"
+    with pytest.raises(InputError, match="another process is training in this folder"):
+        third.lock()
+    second.release()
+
+
+def test_a_killed_process_leaves_a_file_that_locks_nobody_out(tmp_path):
+    (tmp_path / LOCK).touch()
+    folder = RunFolder(tmp_path)
+    folder.lock()
+    folder.release()
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(InputError, match=r"cannot be locked \(Is a directory\)$"):
+        folder.lock()

@@ -114,7 +114,8 @@ def test_a_stop_is_passed_on_and_awaited(tmp_path):
 
 
 def test_a_folder_in_which_another_process_trains_is_awaited(tmp_path, monkeypatch):
-    lock = "import fcntl, os, sys, time; f = os.open(sys.argv[1], os.O_RDONLY); fcntl.flock(f, fcntl.LOCK_EX)"
+    lock = "import sys, time; from pathlib import Path; from lsac.runs.folder import RunFolder"
+    lock += "; RunFolder(Path(sys.argv[1])).lock()"
     other = subprocess.Popen(
         [sys.executable, "-c", f"{lock}; print(1, flush=True); time.sleep(60)", tmp_path], stdout=subprocess.PIPE
     )

@@ -34,6 +34,8 @@ WRITTEN = (
 )
 """What a run writes into its folder."""
 
+LOCK = ".lock"
+"""Is there while a process trains in the folder, and after one was killed."""
 
 REPLACED = ".replaced-"
 """How the name of the folder begins in which a run waits until the run that replaces it has started."""
@@ -190,19 +192,33 @@ class RunFolder:
         return [printable(str(name)) for name in (experiment.get("env"), *(wrappers if type(wrappers) is list else []))]
 
     def lock(self) -> None:
-        """Prevents other processes from training in this folder until `release` or the end of this process."""
-        if self._lock is not None:
-            return
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(folder)
-            raise InputError(f"{self.path}: another process is training in this folder") from None
-        self._lock = folder
+        """Prevents other processes from training in this folder until `release` or the end of this process.
+
+        The lock is on a file, because network file systems share locks between machines for files only. `release`
+        removes the file, so what is locked may be one that another process has just removed: then there is a new one.
+        """
+        while self._lock is None:
+            try:
+                handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(os.fstat(handle), os.stat(self.path / LOCK)):
+                        self._lock = handle
+                finally:
+                    if self._lock is None:
+                        os.close(handle)
+            except BlockingIOError:
+                raise InputError(f"{self.path}: another process is training in this folder") from None
+            except FileNotFoundError:
+                if not self.path.is_dir():
+                    raise
+            except OSError as error:
+                raise InputError(f"{self.path}: cannot be locked ({error.strerror})") from None
 
     def release(self) -> None:
         if self._lock is not None:
+            with contextlib.suppress(OSError):  # the folder may be gone
+                (self.path / LOCK).unlink()
             os.close(self._lock)
             self._lock = None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lsac.errors import InputError, Stopped
 from lsac.runs.experiment import Experiment
+from lsac.runs.folder import LOCK
 from lsac.sweeps.engines import Engine, wait
 from lsac.sweeps.plan import Planned
 from lsac.sweeps.runs import finished, require_same
@@ -17,8 +18,6 @@ from lsac.sweeps.table import RUNNING, WAITING, Board, Row
 from lsac.sweeps.training import FAILED, Ended, Job
 from lsac.sweeps.words import resume_words, train_words
 from lsac.train.stopping import Stop
-
-LOCK = ".lock"
 
 
 def unfinished(folder: Path, plan: Sequence[Planned]) -> list[Planned]:

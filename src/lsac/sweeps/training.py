@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from lsac.errors import InputError, Stopped
+from lsac.runs.folder import LOCK
 from lsac.sweeps.runs import finished
 from lsac.sweeps.words import shown
 
@@ -19,8 +20,9 @@ COMMAND = (sys.executable, "-m", "lsac.sweeps.guarded")
 """What takes the words of a job."""
 LOG = "train.log"
 """What a run of a sweep prints, in its folder."""
-PATIENCE = 20.0
-"""Seconds to wait for a process that still trains in the folder: one whose parent was killed ends within moments."""
+PATIENCE = 120.0
+"""Seconds to wait for a process that still trains in the folder: one whose parent was killed ends within moments, but a
+network file system keeps the lock of a machine that is lost for a minute or two."""
 RESTARTS = 3
 """How often an experiment whose process is killed is started again, in one sweep."""
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
@@ -140,7 +142,10 @@ class Training:
 
 def _is_locked(folder: Path) -> bool:
     """Whether a process trains in this folder; a new one could not."""
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder / LOCK, os.O_RDWR)  # network file systems lock what can be written
+    except FileNotFoundError:
+        return False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
