@@ -220,6 +220,8 @@ def test_ours_beside_the_published(tmp_path):
     )
     assert (row["paper_task"], row["best_budget"]) == ("Hopper-v3", "1 M environment steps")
     assert row["best"] > 4000
+    assert {"its protocol", "public at 3 M steps"} < {shown.heading for shown in found.shown}
+    assert row["best_protocol"].startswith("evaluation return")
     assert results.published_numbers(lines_of(load_runs(paths[1:]), ["SAC"])) is None, "Pendulum-v1 has none"
     changed = make_run(tmp_path / "c", table(2), env="HalfCheetah-v4", env_args=("forward_reward_weight=10",))
     assert results.published_numbers(lines_of(load_runs([changed]), ["SAC"])) is None, "its rewards are others"

@@ -573,6 +573,20 @@ def test_returns_of_training_episodes_are_told_from_evaluations(tmp_path, drawn)
     assert "TD3 on Pendulum-v1: return of training episodes" in caption(figure)
 
 
+def test_published_numbers_are_drawn_if_asked_for(tmp_path, drawn):
+    """The paper's return of the algorithm, and the best public run, which is a curve or a single number."""
+    runs = [load_run(make_run(tmp_path / env, table(2), env=env)) for env in ("HalfCheetah-v4", "Swimmer-v4")]
+    for run, levels in zip(runs, ([10543], [76, 365.7]), strict=True):
+        plain, figure = (drawn(run, published=published)[run.env] for published in (False, True))
+        assert len(figure.axes[0].lines) == len(plain.axes[0].lines) + 2
+        found = [line.get_ydata()[0] for line in figure.axes[0].lines if line.get_linestyle() in ("-.", "--")]
+        assert set(levels) <= {*found}
+        assert all(figure.axes[0].get_ylim()[0] < level < figure.axes[0].get_ylim()[1] for level in levels)
+        assert "dash-dotted: maxima in the LSAC paper" in caption(figure)
+        assert "dashed: best public run (" in caption(figure)
+        assert "public" not in caption(plain)
+
+
 def test_figures_are_as_wide_as_the_columns_of_a_paper(tmp_path, drawn):
     """The legend and the caption do not leave it, however long a label is, and the curves keep their room."""
     runs = [load_run(make_run(tmp_path / name, table(2))) for name in ("a" * 150, *"bcdefghijk")]

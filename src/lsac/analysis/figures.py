@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter
 
 from lsac.analysis.colours import Style, styles
 from lsac.analysis.load import Curve, Run
-from lsac.analysis.reference import bounds_of, task_of
+from lsac.analysis.reference import MILLION, best_public, bounds_of, paper_return, task_of
 from lsac.analysis.stats import BANDS, FEW_SEEDS, band, centre, smooth
 
 STYLE: dict[Any, Any] = {
@@ -35,6 +35,7 @@ REACH = 0.2
 CUT_OFF, FIRST_UPDATE, SINGLE_SEEDS = "band cut off at the axis limits", "dotted: first update", "thin: single seeds"
 TOO_NARROW = f"with fewer than {FEW_SEEDS} seeds, a bootstrap interval is narrower than the data allow"
 ANYTHING = (-math.inf, math.inf)
+PUBLIC_COLOUR = "#444444"
 TITLE_LETTERS = 32
 """Letters in a line of a panel's title."""
 
@@ -47,6 +48,8 @@ class Look(NamedTuple):
     formats: tuple[str, ...] = ("png", "svg")
     smooth: bool = False
     """smooth returns over the window of the task's suite"""
+    published: bool = False
+    """draw the numbers of the paper and the best public curve"""
 
 
 class Line(NamedTuple):
@@ -199,7 +202,11 @@ def _panel(axes: Axes, lines: list[Line], look: Look) -> set[str]:
     env, task = lines[0].env, task_of(lines[0].env)
     how = Drawing(look.band, each_seed, bounds_of(env))
     drawn = [draw(axes, curve, line, how) for line, (_, curve) in zip(lines, returns, strict=True)]
-    said = {CUT_OFF} if fit(axes, drawn) else set()
+    said: set[str] = set()
+    if look.published:
+        said = draw_published(axes, lines, drawn, last)
+    if fit(axes, drawn):
+        said.add(CUT_OFF)
     if each_seed and any(len(line.run.seeds) > 1 for line in lines):
         said.add(SINGLE_SEEDS)
     if look.smooth:
@@ -211,6 +218,28 @@ def _panel(axes: Axes, lines: list[Line], look: Look) -> set[str]:
         episodes = [line.label for line, (title, _) in zip(lines, returns, strict=True) if title == "episode return"]
         said.add(f"{', '.join(episodes)} on {env}: return of training episodes")
     return said | ({FIRST_UPDATE} if mark_updates(axes, lines, last) else set())
+
+
+def draw_published(axes: Axes, lines: list[Line], drawn: list[Drawn], last: int) -> set[str]:
+    """Draws the paper's returns of the algorithms, and the best public curve as far as the runs go, as level line if it
+    is a single number; adds what was drawn and returns what the caption has to say of it."""
+    task, said = task_of(lines[0].env), set()
+    for algorithm, line in {line.run.algorithm: line for line in reversed(lines)}.items():
+        if paper := paper_return(task, algorithm):
+            axes.axhline(paper.mean, color=line.style.colour, linestyle="-.", linewidth=0.9)
+            drawn.append(Drawn((paper.mean, paper.mean), (paper.mean, paper.mean)))
+            said.add("dash-dotted: maxima in the LSAC paper, whose data budgets differ")
+    if curve := best_public(task, MILLION):
+        name = f"{curve.method.name}, {task.name} after {curve.method.budget}"
+        if len(curve.steps) > 1 and (there := curve.steps <= last).any():
+            axes.plot(curve.steps[there], curve.mean[there], "--", color=PUBLIC_COLOUR, linewidth=0.9)
+            ends, name = _ends(curve.mean[there]), f"{curve.method.name}, {task.name}"
+        else:
+            axes.axhline(float(curve.mean[-1]), color=PUBLIC_COLOUR, linestyle="--", linewidth=0.9)
+            ends = (float(curve.mean[-1]), float(curve.mean[-1]))
+        drawn.append(Drawn(ends, ends))
+        said.add(f"dashed: best public run ({name})")
+    return said
 
 
 def shows_seeds(lines: list[Line]) -> bool:

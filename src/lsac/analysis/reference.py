@@ -116,6 +116,8 @@ def paper_costs(task: str) -> dict[str, PaperCost]:
 
 # public runs
 
+MILLION = 1_000_000
+
 
 class Method(NamedTuple):
     name: str
@@ -123,21 +125,31 @@ class Method(NamedTuple):
     budget: str
     protocol: str
     source: str
+    checked: bool
+    """whether the numbers are from a file of results or a table of the repository, and not quoted"""
 
 
 class PublicCurve(NamedTuple):
-    """Mean and standard deviation over seeds of evaluation returns that a public repository ships."""
+    """Mean and standard deviation over seeds of returns that are public, some at a single step."""
 
     method: Method
     steps: np.ndarray
     mean: np.ndarray
     std: np.ndarray
-    seeds: int
+    seeds: int | None
+    """None if not known"""
 
 
 def public_curves(task: Task) -> list[PublicCurve]:
-    """The public curves on a task, the highest final mean first. Versions of MuJoCo tasks are not mixed."""
+    """The public curves on a task, the highest final mean first, those that are only quoted last. Numbers of -v3 stand
+    under -v4, which their protocol says; other versions of MuJoCo tasks are not mixed."""
     return _public_curves().get(task.name, [])
+
+
+def best_public(task: Task, longest: float, shortest: float = 0) -> PublicCurve | None:
+    """The checked curve with the highest final mean, of those that end between two steps."""
+    curves = [x for x in public_curves(task) if x.method.checked and shortest < x.steps[-1] <= longest]
+    return curves[0] if curves else None
 
 
 @cache
@@ -152,14 +164,19 @@ def _public_curves() -> dict[str, list[PublicCurve]]:
             np.array([float(row[name] or "nan") for row in curve])
             for name in ("env_steps", "mean_return", "std_over_seeds")
         )
-        found.setdefault(task, []).append(PublicCurve(methods[number], steps, mean, std, int(curve[-1]["seeds"])))
-    return {task: sorted(curves, key=lambda curve: -curve.mean[-1]) for task, curves in found.items()}
+        found.setdefault(task, []).append(PublicCurve(methods[number], steps, mean, std, _count(curve[-1]["seeds"])))
+    key = lambda curve: (not curve.method.checked, -curve.mean[-1])  # noqa: E731
+    return {task: sorted(curves, key=key) for task, curves in found.items()}
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text else None
 
 
 def _method(row: dict[str, str]) -> Method:
     updates = row["updates_per_decision"]
     name = f"{row['method']}, {updates} updates per decision" if updates not in ("", "1") else row["method"]
-    return Method(name, row["budget"], row["protocol"], row["source"])
+    return Method(name, row["budget"], row["protocol"], row["source"], row["checked"] == "yes")
 
 
 # scores

@@ -40,6 +40,8 @@ class Report:
     """width of the learning curves, in columns of a paper: 1 (3.4 inches) or 2 (7 inches)"""
     smooth: tyro.conf.FlagCreatePairsOff[bool] = False
     """draw returns as the mean over a centred window of 11 points, 20 on DeepMind Control"""
+    published: tyro.conf.FlagCreatePairsOff[bool] = False
+    """draw the LSAC paper's returns and the best public curve beside the runs; the page can show them in any case"""
     references: Path | None = None
     """CSV file with the columns env, low and high: the returns that are the scores 0 and 1 across tasks"""
     watch: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -72,7 +74,7 @@ def report(args: list[str]) -> int:
         _require_one_of("format", format, FORMATS)
     if not (math.isfinite(given.every) and given.every >= 0.1):
         raise InputError(f"--every {given.every:g}: must be at least 0.1 seconds")
-    look = Look(given.band, given.columns, tuple(dict.fromkeys(given.format)), given.smooth)
+    look = Look(given.band, given.columns, tuple(dict.fromkeys(given.format)), given.smooth, given.published)
     if given.watch:
         return _watch(given, look)
     _print(_write(given, look, load(given.runs, progress=_Progress())))

@@ -137,7 +137,7 @@ def _controls(content: Content) -> str:
         + fragments.choice("scale", "scale", {"linear": "linear", "log": "logarithmic"})
         + fragments.choice("statistic", "show", kinds)
         + fragments.checkbox("seeds", "single seeds")
-        + fragments.checkbox("published", "published", checked=False)
+        + fragments.checkbox("published", "published", checked=content.look.published)
         + "</fieldset>"
     )
 
