@@ -148,10 +148,10 @@ def test_actions_may_differ_by_a_thousandth_of_their_own_range(off, written, tmp
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        (".", "--out .: is a folder, should be a file, for example policy.onnx"),
-        ("folder", "--out folder: is a folder, should be a file, for example folder/policy.onnx"),
-        ("file/policy.onnx", "--out file/policy.onnx: cannot be written (File exists)"),
-        ("file/deep/policy.onnx", "--out file/deep/policy.onnx: cannot be written (Not a directory)"),
+        (".", "export: . is a folder, should be a file, for example policy.onnx"),
+        ("folder", "export: folder is a folder, should be a file, for example folder/policy.onnx"),
+        ("file/policy.onnx", "export: file/policy.onnx cannot be written (File exists)"),
+        ("file/deep/policy.onnx", "export: file/deep/policy.onnx cannot be written (Not a directory)"),
     ],
 )
 def test_where_no_file_can_be_is_refused(path, sentence, tmp_path, monkeypatch):

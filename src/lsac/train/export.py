@@ -57,7 +57,7 @@ def export(
     """Writes the deterministic policy of one seed. The file is run on `observations` [N, O] and compared with
     `predict`, and appears only if the two agree. `about` is stored in the file."""
     if path.is_dir():
-        raise InputError(f"--out {path}: is a folder, should be a file, for example {path / 'policy.onnx'}")
+        raise InputError(f"export: {path} is a folder, should be a file, for example {path / 'policy.onnx'}")
     session, data, shape = _session(agent, policy, spaces, about)
     (actions,) = session.run([OUTPUT], {INPUT: observations})
     expected = predict(observations)
@@ -69,7 +69,7 @@ def export(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, [data])
     except OSError as error:
-        raise InputError(f"--out {path}: cannot be written ({error.strerror})") from None
+        raise InputError(f"export: {path} cannot be written ({error.strerror})") from None
     return Exported(path, difference, len(observations), observations.shape[1], shape)
 
 
