@@ -145,7 +145,22 @@ def test_metrics_without_times_are_drawn_over_steps(tmp_path):
     path = make_run(tmp_path / "run", table(1), env="HalfCheetah-v4")
     write_lines(path, [{"step": step, "seed": 4, "eval/mean_reward": 1.0} for step in (100, 200)])
     items = data_of(page_of(tmp_path, [path], ["SAC"]))["plots"][0]["items"]
-    assert {tuple(item["hours"]) for item in items if item["role"] != "band"} == {(None, None), (0, None), ()}
+    assert {tuple(item["hours"]) for item in items if item["role"] != "band"} == {(None, None), (0, None)}
+
+
+def test_published_curves_end_where_the_runs_do(tmp_path):
+    """After 1 200 steps the best public curve has no points, so its final mean is a level line; later it is a curve."""
+    found = []
+    for last in (1200, 300_000):
+        path = make_run(tmp_path / str(last), table(1), env="HalfCheetah-v4")
+        write_lines(path, [{"step": step, "seed": 4, "seconds": 9.0, "eval/mean_reward": 1.0} for step in (100, last)])
+        items = data_of(page_of(tmp_path, [path], ["SAC"]))["plots"][0]["items"]
+        found += [item for item in items if "best public" in item["trace"].get("hover", "")]
+    level, curve = found
+    assert (level["steps"], [round(y) for y in level["y"]], level["hours"]) == ([0, 1200], [15420, 15420], [0, 0.0025])
+    assert 250_000 < curve["steps"][-1] <= 300_000
+    assert len(curve["y"]) == len(curve["steps"]) > 5
+    assert "1 M environment steps" in curve["trace"]["hover"]
 
 
 def test_the_same_runs_give_the_same_page(tmp_path):

@@ -8,7 +8,9 @@ import jax
 import numpy as np
 import tyro
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from lsac.agents.lsac.agent import chain_q, judged
 from lsac.analyses import Say
@@ -176,6 +178,7 @@ def _draw_along(axes: Axes, curves: list[tuple[Curve, str]], title: str, step: i
     finish_axes(axes, title, step)
     if any((curve.values > 0).any() for curve, _ in curves):
         axes.set_yscale("log")
+        _plain_log(axes.yaxis)
     else:
         axes.text(0.5, 0.5, "no evaluation compared\nvalues with returns", transform=axes.transAxes, ha="center")
 
@@ -196,4 +199,13 @@ def _draw_tenths(axes: Axes, found: list[Posterior]) -> None:
     ends = np.array([ends.min(), ends.max()])
     axes.plot(ends, ERROR_OF_SPREAD * ends, color="#444444", linewidth=0.8)
     axes.set(title="calibration", xlabel="spread over chains", ylabel="|Q − return|", xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_log(axis)
     axes.legend(frameon=False)
+
+
+def _plain_log(axis: Axis) -> None:
+    """Few labels, of numbers as they are: powers of ten collide on less than two decades."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_locator(NullLocator())

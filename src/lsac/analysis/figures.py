@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter
 
 from lsac.analysis.colours import Style, styles
 from lsac.analysis.load import Curve, Run
-from lsac.analysis.reference import MILLION, best_public, bounds_of, paper_return, task_of
+from lsac.analysis.reference import MILLION, best_public, bounds_of, paper_return, task_of, until
 from lsac.analysis.stats import BANDS, FEW_SEEDS, band, centre, smooth
 
 STYLE: dict[Any, Any] = {
@@ -231,9 +231,9 @@ def draw_published(axes: Axes, lines: list[Line], drawn: list[Drawn], last: int)
             said.add("dash-dotted: maxima in the LSAC paper, whose data budgets differ")
     if curve := best_public(task, MILLION):
         name = f"{curve.method.name}, {task.name} after {curve.method.budget}"
-        if len(curve.steps) > 1 and (there := curve.steps <= last).any():
-            axes.plot(curve.steps[there], curve.mean[there], "--", color=PUBLIC_COLOUR, linewidth=0.9)
-            ends, name = _ends(curve.mean[there]), f"{curve.method.name}, {task.name}"
+        if found := until(curve, last):
+            axes.plot(*found, "--", color=PUBLIC_COLOUR, linewidth=0.9)
+            ends, name = _ends(found[1]), f"{curve.method.name}, {task.name}"
         else:
             axes.axhline(float(curve.mean[-1]), color=PUBLIC_COLOUR, linestyle="--", linewidth=0.9)
             ends = (float(curve.mean[-1]), float(curve.mean[-1]))

@@ -146,6 +146,12 @@ def public_curves(task: Task) -> list[PublicCurve]:
     return _public_curves().get(task.name, [])
 
 
+def until(curve: PublicCurve, last: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The steps and means of a curve as far as runs go that end at `last`; None if that is no curve, but a number."""
+    there = curve.steps <= last
+    return (curve.steps[there], curve.mean[there]) if there.sum() > 1 else None
+
+
 def best_public(task: Task, longest: float, shortest: float = 0) -> PublicCurve | None:
     """The checked curve with the highest final mean, of those that end between two steps."""
     curves = [x for x in public_curves(task) if x.method.checked and shortest < x.steps[-1] <= longest]

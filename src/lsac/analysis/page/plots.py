@@ -14,7 +14,7 @@ from lsac.analysis.figures import ANYTHING, REACH, Line, Look, centre_of
 from lsac.analysis.load import EPISODES, EVALUATIONS, Curve
 from lsac.analysis.names import published
 from lsac.analysis.page.thinning import kept
-from lsac.analysis.reference import MILLION, best_public, bounds_of, paper_return, task_of
+from lsac.analysis.reference import MILLION, best_public, bounds_of, paper_return, task_of, until
 from lsac.analysis.stats import BANDS, smooth
 
 SEED_LINES = 60
@@ -152,11 +152,13 @@ def _published(env: str, lines: list[Line], metric: str) -> list[Item]:
                 {"role": "published", "label": "", "statistic": "", **ends, "y": [paper.mean] * 2, "trace": trace}
             )
     if curve := best_public(task, MILLION):
-        words = (f"best public: {curve.method.name}", curve.method.budget, curve.method.protocol, curve.method.source)
-        text = "<br>".join(map(html.escape, words))
-        steps = {"steps": _numbers(curve.steps), "hours": [], "y": _numbers(curve.mean)}
-        trace = {"mode": "lines+markers", "line": {"width": 1.5, "dash": "dash"}, "marker": {"size": 4}, "hover": text}
-        found.append({"role": "published", "label": "", "statistic": "", **steps, "trace": trace})
+        parts = (f"best public: {curve.method.name}", curve.method.budget, curve.method.protocol, curve.method.source)
+        text = "<br>".join(map(html.escape, parts))
+        part = until(curve, last)
+        columns = {"steps": _numbers(part[0]), "hours": [], "y": _numbers(part[1])} if part else {}
+        columns = columns or ends | {"y": [float(curve.mean[-1])] * 2}
+        trace = {"mode": "lines", "line": {"width": 1.5, "dash": "dash"}, "marker": {"size": 4}, "hover": text}
+        found.append({"role": "published", "label": "", "statistic": "", **columns, "trace": trace})
     return found
 
 
