@@ -204,7 +204,17 @@ def test_efficiency_is_that_of_the_metrics(tmp_path):
     assert row["ms_per_update"] == pytest.approx(5)
     assert row["steps_per_second"] == 1006
     assert row["hours"] == pytest.approx(11 / 3600)
+    assert math.isnan(row["seconds_to_200k_steps"])
+    assert math.isnan(row["return_after_10_hours"])
     assert (row["paper_ms_per_update"], row["paper_parameters_millions"]) == (772, 0.146)
+
+
+def test_seconds_to_a_step_and_returns_after_some_hours(tmp_path):
+    path = make_run(tmp_path / "run", table(1))
+    times = ((100_000, 4, 10.0), (200_000, 9, 20.0), (300_000, 11, 30.0))
+    write_lines(path, [{"step": x, "seed": 4, "seconds": 3600 * h, "eval/mean_reward": r} for x, h, r in times])
+    (row,) = results.efficiency(lines_of(load_runs([path]), ["SAC"])).rows
+    assert (row["seconds_to_200k_steps"], row["return_after_10_hours"]) == (9 * 3600, 20.0)
 
 
 def test_ours_beside_the_published(tmp_path):

@@ -259,9 +259,13 @@ def test_analyses_of_the_runs_are_shown(tmp_path):
     (path / "analysis" / "q-bias.json").write_text(json.dumps(notes))
     (path / "analysis" / "q-bias.csv").write_text("step,bias\n1,2\n")
     (path / "analysis" / "q-bias.png").write_bytes(b"\x89PNG picture")
+    (path / "analysis" / "q-bias.svg").write_text("<svg/>")
     page = page_of(tmp_path, [path], ["SAC"])
     assert "Bias of Q · SAC, Pendulum-v1" in page
     assert "<code>lsac analyse q-bias runs/x</code>" in page
+    copies = [*(tmp_path / "report").glob("*q-bias*")]
+    assert [copy.name for copy in copies] == ["Pendulum-v1-SAC-q-bias.png"], "in the formats that were asked for"
+    assert copies[0].read_bytes() == b"\x89PNG picture"
     tags = Tags(page)
     assert [x["alt"] for x in tags.of("img")] == ["Bias of Q · SAC, Pendulum-v1"]
     assert "q-bias.csv" in [x.get("download") for x in tags.of("a")]
@@ -272,10 +276,12 @@ def test_an_analysis_that_leaves_the_run_is_not_shown(tmp_path):
     (tmp_path / "secret").write_text("secret words")
     (path / "analysis").mkdir()
     (path / "analysis" / "a.json").write_text("{}")
-    (path / "analysis" / "a.csv").symlink_to(tmp_path / "secret")
+    for suffix in ("csv", "png"):
+        (path / "analysis" / f"a.{suffix}").symlink_to(tmp_path / "secret")
     page = page_of(tmp_path, [path], ["SAC"])
     assert "leaves the folder of the run" in page
     assert "c2VjcmV0IHdvcmRz" not in page, "in base64"
+    assert not [*(tmp_path / "report").glob("*-a.png")]
 
 
 # watching

@@ -28,7 +28,7 @@ from lsac.analysis.names import PUBLISHED, file_names, label, published
 from lsac.analysis.report import curve_of_run, draw_figures, write_report
 from lsac.analysis.results import COLUMNS, returns
 from lsac.analysis.stats import BANDS, band, interval
-from lsac.analysis.tables import LATEX, write_tables
+from lsac.analysis.tables import LATEX, Shown, Table, write_tables
 from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
@@ -288,6 +288,12 @@ def test_a_task_is_its_id_with_arguments_and_wrappers(tmp_path):
     assert [row["env"] for row in returns(lines).rows] == names
 
 
+def test_the_label_of_a_sweep_may_be_the_name_of_the_algorithm(tmp_path):
+    runs = load_runs([make_run(tmp_path / name, table(2), name) for name in ("lsac", "dsact", "sac")])
+    assert label(runs, ["lsac", "dsact", "wide"]) == ["LSAC", "DSAC-T", "wide"]
+    assert label(runs, ["LSAC", "dsac-t", None]) == ["LSAC", "DSAC-T", "SAC"]
+
+
 def test_file_names_are_plain_and_different():
     names = file_names(["track:Track-v0", "lsac/A-v0", "lsac-A-v0", "lsac/A-v0", "a b.c_d", "A-v0 (x=1)", "A" * 300])
     assert list(names.values()) == ["track-Track-v0", "lsac-A-v0", "lsac-A-v0-2", "a-b.c_d", "A-v0-x-1", "A" * 100]
@@ -383,6 +389,12 @@ def test_tables_for_people(tmp_path):
     assert rows[0].startswith("environment & label & seeds & steps & final & last & maximum of the mean & ")
     assert rows[2].startswith(r"Pendulum-v1 & 50 \%\_\$ & $3$ & 1,200 & $-2 [-3.69, -0.314]$ & $-20.0 [-36.9, -3.14]$")
     assert [row.count(" & ") for row in rows] == [8] * 4
+
+
+def test_latex_has_no_space_after_the_comma_of_thousands():
+    shown = (Shown("steps", ("steps",)), Shown("return", ("low", "low", "low")))
+    text = Table("t", "T", "", ("steps", "low"), [{"steps": 1_234_567, "low": 0.5}], shown).latex()
+    assert "$1{,}234{,}567$ & $0.5 [0.5, 0.5]$" in text
 
 
 def test_latex_keeps_every_sign_of_its_own():

@@ -28,9 +28,9 @@ def published(algorithm: str) -> str:
 
 
 def label(runs: list[Run], given: list[str | None] | None = None) -> list[str]:
-    """A name for each run: the one that is given, or its algorithm; where that occurs several times on one environment,
+    """A name for each run: the one that is given, or its algorithm's; where it occurs several times on one environment,
     with its folder."""
-    names = [name or published(run.algorithm) for run, name in zip(runs, given or [None] * len(runs), strict=True)]
+    names = [_name(run.algorithm, name) for run, name in zip(runs, given or [None] * len(runs), strict=True)]
     counts = Counter(_on_environments(runs, names))
     alike = [counts[key] > 1 for key in _on_environments(runs, names)]
     # as many parts of the path as tell them apart
@@ -42,6 +42,12 @@ def label(runs: list[Run], given: list[str | None] | None = None) -> list[str]:
         if len({*_on_environments(runs, labels)}) == len(runs):
             break
     return labels
+
+
+def _name(algorithm: str, given: str | None) -> str:
+    """The published name, also where a sweep gives the algorithm's own name as label, in letters of any case."""
+    own = published(algorithm)
+    return own if given is None or given.lower() in (algorithm, own.lower()) else given
 
 
 def check_labels(runs: list[Run], labels: tuple[str, ...]) -> list[str]:

@@ -12,9 +12,12 @@ from lsac.analysis.diagnostics import draw_diagnostics
 from lsac.analysis.figures import Line, Look, by_env, draw_curves, lines_of
 from lsac.analysis.load import Run
 from lsac.analysis.names import file_names, label
+from lsac.analysis.page.analyses import read_inside
 from lsac.analysis.page.document import Content, write_page
 from lsac.analysis.reference import Reference, references
 from lsac.analysis.tables import write_tables
+from lsac.analysis.text import encodable
+from lsac.errors import LsacError
 
 EVALUATIONS = "evaluations.csv"
 
@@ -60,6 +63,7 @@ def _write_report(
     content = Content(lines, compared, missing, tables, look, *(going or ()))
     written = [write_page(content, out / "index.html")]
     written += [] if going else draw_figures(lines, compared, out, look)
+    written += [] if going else copy_analyses(lines, out, look.formats)
     return [*written, *write_tables(tables, out), _write_evaluations(lines, out / EVALUATIONS)]
 
 
@@ -75,6 +79,32 @@ def draw_figures(lines: list[Line], compared: list[comparison.Comparison], out: 
     for each in compared:
         written += draw_comparison(each, out, file_names([each.suite.lower()])[each.suite.lower()], look)
     return written
+
+
+def copy_analyses(lines: list[Line], out: Path, formats: tuple[str, ...]) -> list[Path]:
+    """Copies the figures that `lsac analyse` has left in the folders of the runs."""
+    written: list[Path] = []
+    for line in lines:
+        for i, run in enumerate(line.run.parts, start=1):
+            which = f"-{i}" if line.run.others else ""
+            for file in sorted(run.path.glob("analysis/*.json")):
+                title = encodable(f"{line.env}-{line.label}{which}-{file.stem}")
+                for suffix in formats:
+                    written += _copy(file.with_suffix(f".{suffix}"), run.path, out, title)
+    return written
+
+
+def _copy(picture: Path, folder: Path, out: Path, title: str) -> list[Path]:
+    """Copies a picture of a run, if there is one that is no link out of it."""
+    written = out / f"{file_names([title])[title]}{picture.suffix}"
+    try:
+        content = read_inside(picture, folder)
+    except (LsacError, OSError):  # the page says what is wrong with it
+        return []
+    if not content:
+        return []
+    written.write_bytes(content)
+    return [written]
 
 
 def _write_evaluations(lines: list[Line], path: Path) -> Path:

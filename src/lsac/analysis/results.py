@@ -214,6 +214,8 @@ def efficiency(lines: list[Line]) -> Table:
         "updates_per_second",
         "ms_per_update",
         "hours",
+        "seconds_to_200k_steps",
+        "return_after_10_hours",
     )
     columns += ("paper_ms_per_update", "paper_ms_per_critic_update", "paper_parameters_millions")
     rows: list[dict[str, Value]] = []
@@ -222,9 +224,17 @@ def efficiency(lines: list[Line]) -> Table:
         cost = paper_costs(task.family).get(run.algorithm) if task.suite == MUJOCO else None
         rate = updates_per_second(run)
         device = run.notes.get("device")
-        numbers = (speed(run), rate, 1e3 / rate if rate > 0 else NAN, hours(run))
+        numbers = (speed(run), rate, 1e3 / rate if rate > 0 else NAN, hours(run), seconds_to(run, 200_000))
         paper = (float(cost.update), float(cost.critics), cost.millions) if cost else NOTHING
-        row = (line.env, line.label, len(run.seeds), device if isinstance(device, str) else "", *numbers, *paper)
+        row = (
+            line.env,
+            line.label,
+            len(run.seeds),
+            device if isinstance(device, str) else "",
+            *numbers,
+            return_after(run, 10.0),
+            *paper,
+        )
         rows.append(dict(zip(columns, row, strict=True)))
     headings: Names = (
         "environment",
@@ -235,11 +245,14 @@ def efficiency(lines: list[Line]) -> Table:
         "updates per second",
         "ms per update",
     )
-    headings += ("hours", "paper: ms per update", "paper: ms per critic update", "paper: million parameters")
+    headings += ("hours", "seconds to 200 000 steps", "return after 10 hours")
+    headings += ("paper: ms per update", "paper: ms per critic update", "paper: million parameters")
     shown = _one_each(headings, columns)
     note = (
         "Steps and updates of all seeds of a run together, from the wall-clock times of its metrics: simulation, "
         "evaluations and checkpoints included, and the start excluded. ms per update is 1000 / updates per second. "
+        "Seconds are those of the first return that was logged at 200 000 steps or later, with the start; the return "
+        "after 10 hours is the mean over seeds of the last one before, of runs that took as long. "
         "Paper: one RTX 8000, update alone; lsac bench --algorithms measures the same here, and counts parameters."
     )
     return Table("efficiency", "Efficiency", note, columns, rows, shown)
@@ -253,6 +266,21 @@ def updates_per_second(run: Run) -> float:
     updates, seconds = curve.values[:, -1] - curve.values[:, 0], curve.seconds[:, -1] - curve.seconds[:, 0]
     together = len(run.experiment.seed_list)  # seeds of one program; of pooled runs, those of each
     return float(np.median(updates / np.maximum(seconds, 1e-9))) * together
+
+
+def seconds_to(run: Run, step: int) -> float:
+    """The time of the first returns at a step or later: of pooled runs, that of the slowest."""
+    curve = run.returns()[1]
+    there = curve.steps >= step
+    return float(curve.seconds[:, there][:, 0].max()) if there.any() else NAN
+
+
+def return_after(run: Run, hours: float) -> float:
+    """The mean over seeds of the last return before some hours have passed; NaN for a run that took less."""
+    curve = run.returns()[1]
+    passed = curve.seconds.max(axis=0) > 3600 * hours
+    first = int(passed.argmax())
+    return float(curve.values[:, first - 1].mean()) if passed.any() and first else NAN
 
 
 def hours(run: Run) -> float:

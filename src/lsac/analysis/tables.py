@@ -3,11 +3,14 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 Value = str | int | float
+THOUSANDS = re.compile(r"(?<=\d),(?=\d)")
+"""A comma between digits, after which LaTeX would leave a space in a formula."""
 LATEX = {char: f"\\{char}" for char in "&%$#_{}"}
 LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "·": r"$\cdot$"}
 LATEX |= {"±": r"$\pm$", "−": "$-$", "α": r"$\alpha$", "γ": r"$\gamma$", "×": r"$\times$", "≤": r"$\le$"}
@@ -51,7 +54,8 @@ class Table(NamedTuple):
         headings = " & ".join(_latex(shown.heading) for shown in self.shown) + r" \\"
         body = [
             " & ".join(
-                _latex(cell) if kind == "l" or not cell else f"${cell}$" for kind, cell in zip(kinds, row, strict=True)
+                _latex(cell) if kind == "l" or not cell else f"${THOUSANDS.sub('{,}', cell)}$"
+                for kind, cell in zip(kinds, row, strict=True)
             )
             + r" \\"
             for row in self.texts()

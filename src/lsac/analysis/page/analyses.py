@@ -29,7 +29,7 @@ def _figure(line: Line, folder: Path, file: Path) -> str:
     try:
         require_inside(file, folder)
         notes = encodable(read_json(file))
-        picture, table = (_read(file.with_suffix(suffix), folder) for suffix in (".png", ".csv"))
+        picture, table = (read_inside(file.with_suffix(suffix), folder) for suffix in (".png", ".csv"))
     except (LsacError, OSError) as error:
         name, problem = encodable(file.stem), encodable(str(error))
         return f"<figure><h3>{escape(name)}</h3>{fragments.paragraph(problem)}</figure>"
@@ -48,7 +48,7 @@ def _figure(line: Line, folder: Path, file: Path) -> str:
     return f"<figure>{''.join(parts)}</figure>"
 
 
-def _read(path: Path, folder: Path) -> bytes:
+def read_inside(path: Path, folder: Path) -> bytes:
     """The content of a file of the run; nothing if it is not there or too large."""
     require_inside(path, folder)
     return path.read_bytes() if path.is_file() and path.stat().st_size <= LIMIT else b""
