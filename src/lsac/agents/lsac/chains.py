@@ -156,8 +156,10 @@ def critic_loss(
     return loss, (std_mean, var_mean, mean, std)
 
 
-def prior_gradient(critic: Critic, precision: Array) -> Critic:
-    """The gradient of the negative log density of a Gaussian prior on the parameters that are not on spheres."""
+def prior_gradient(config: Config, critic: Critic, var_mean: Array, transitions: Array) -> Critic:
+    """The gradient of the negative log density of a Gaussian prior on the parameters that are not on spheres, in the
+    unit of the loss: that is ω times the negative log likelihood of one transition, the prior stands beside all."""
+    precision = config.weight_prior * loss_scale(config, var_mean) / jnp.maximum(transitions, 1.0)
     return jax.grad(lambda c: 0.5 * precision * sum(jnp.sum(x**2) for x in unbounded(without_statistics(c))))(critic)
 
 
@@ -183,9 +185,8 @@ def move(
         (_, aux), grads = loss_of(critic, batch, y_q, y_z, std_mean, var_mean, config)
         if config.released.q_ascent:
             grads = jax.tree.map(jnp.subtract, grads, ascent)
-        if config.weight_prior:  # the loss is that of one transition, the prior stands beside all of them
-            precision = config.weight_prior * loss_scale(config, var_mean) / jnp.maximum(transitions, 1.0)
-            grads = jax.tree.map(jnp.add, grads, prior_gradient(critic, precision))
+        if config.weight_prior:
+            grads = jax.tree.map(jnp.add, grads, prior_gradient(config, critic, var_mean, transitions))
         cleaned = without_statistics(grads)
         updates, opt = sampler.update(cleaned, opt, critic, key=key, inverse_temperature=beta)
         updates = with_new_statistics(updates, grads)
