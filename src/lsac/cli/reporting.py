@@ -16,6 +16,7 @@ from lsac.errors import InputError
 
 if TYPE_CHECKING:
     from lsac.analysis.figures import Look
+    from lsac.analysis.load import Run
     from lsac.analysis.report import Going
     from lsac.analysis.sources import Loaded
 
@@ -82,11 +83,12 @@ def report(args: list[str]) -> int:
 
 
 def _write(given: Report, look: "Look", loaded: "Loaded", going: "Going | None" = None) -> list[Path]:
-    from lsac.analysis.load import pool
     from lsac.analysis.reference import references
     from lsac.analysis.report import write_report
 
-    runs, labels = pool(loaded.runs) if given.pool else loaded.runs, _labels(given, loaded)
+    begun = _curves(given, loaded.begun)
+    labels = _labels(given, loaded, begun)
+    runs = _curves(given, loaded.runs) if loaded.waiting else begun
     known = references(given.references)
     try:
         return write_report(runs, [labels[run.path] for run in runs], given.out, look, known, going)
@@ -94,13 +96,17 @@ def _write(given: Report, look: "Look", loaded: "Loaded", going: "Going | None" 
         raise _unwritable(given, error) from None
 
 
-def _labels(given: Report, loaded: "Loaded") -> dict[Path, str]:
-    """The label of each run, also of those that are left out: it is the same when they have returns."""
+def _curves(given: Report, runs: "list[Run]") -> "list[Run]":
     from lsac.analysis.load import pool
+
+    return pool(runs) if given.pool else runs
+
+
+def _labels(given: Report, loaded: "Loaded", curves: "list[Run]") -> dict[Path, str]:
+    """The label of each run, also of those that are left out: it is the same when they have returns."""
     from lsac.analysis.names import check_labels, label
     from lsac.analysis.text import encodable
 
-    curves = pool(loaded.begun) if given.pool else loaded.begun
     of_sweeps = dict(zip((run.path for run in loaded.begun), loaded.labels, strict=True))
     if given.labels:
         labels = check_labels(curves, tuple(map(encodable, given.labels)))
@@ -145,7 +151,8 @@ def _check(given: Report) -> None:
     from lsac.analysis.reference import references
     from lsac.analysis.sources import load_begun
 
-    _labels(given, load_begun(given.runs))
+    loaded = load_begun(given.runs)
+    _labels(given, loaded, _curves(given, loaded.begun))
     references(given.references)
     try:
         given.out.mkdir(parents=True, exist_ok=True)
