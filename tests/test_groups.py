@@ -18,7 +18,8 @@ from gymnasium import spaces
 from lsac import streams
 from lsac.collect.actors import make_actors
 from lsac.collect.groups import Discounts, Group, Step, Trace, evaluation_states
-from lsac.collect.pool import PATIENCE, Pool, _Process, evaluation_groups, training_groups
+from lsac.collect.handles import ProcessWorker
+from lsac.collect.pool import PATIENCE, Pool, evaluation_groups, training_groups
 from lsac.collect.wire import Episode, GroupPlan
 from lsac.envs.gymnasium import Simulator, Spaces
 from lsac.envs.sources import Source, given
@@ -622,7 +623,7 @@ def test_busy_workers_do_not_wait_for_one_another_at_the_end(tmp_path):
     pool, ends = Pool.__new__(Pool), []
     pool._workers, pool._memory = [], tempfile.TemporaryDirectory(dir=tmp_path)
     for _ in range(3):
-        worker = _Process.__new__(_Process)
+        worker = ProcessWorker.__new__(ProcessWorker)
         worker._process = subprocess.Popen(["sleep", "60"])
         worker._mine, theirs = Pipe()
         pool._workers.append(worker)
