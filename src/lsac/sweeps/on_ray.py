@@ -157,6 +157,8 @@ def _started(address: str | None) -> Any:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a task without a GPU sees what it saw before
     if address is None:  # other users of this machine must not run anything on it
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        # else Ray replaces 127.0.0.1 by the address that other machines know, also on Linux
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     else:
         _require_answer(address)
     try:
