@@ -1,9 +1,12 @@
 """Sweeps that run: processes that are killed, stopped, fail or are in each other's way; then real ones."""
 
+import contextlib
+import ipaddress
 import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -208,6 +211,24 @@ def running(pid):
         return False
 
 
+def listening(pids):
+    """The addresses at which processes wait for connections over a network."""
+    own = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            own |= {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = row.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in own:
+                words = struct.unpack(f">{len(local) // 8}I", bytes.fromhex(local.partition(":")[0]))
+                address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
+                mapped = getattr(address, "ipv4_mapped", None) or address
+                found.add(f"{mapped}:{int(local.partition(':')[2], 16)}")
+    return found
+
+
 PLAN = """
 from lsac.sweeps.plan import experiment
 
@@ -303,6 +324,31 @@ def test_a_real_sweep_on_ray_is_stopped_and_saved(plan, tmp_path):
     assert (out / "Pendulum-v1/long/checkpoints/stopped.safetensors").exists()
     assert list(out.rglob(".stop-*")) == []
     assert os.path.exists(out / "sweep.json")
+
+
+def test_a_real_sweep_on_ray_with_a_killed_worker_ends_in_a_report(tmp_path):
+    """The small form of what benchmarks/sweep_kills.py does; the local engine is in the tests above."""
+    plan, out, report = tmp_path / "plan.py", tmp_path / "out", tmp_path / "report"
+    plan.write_text(PLAN.replace(', ("short", 160)', ",").replace("STEPS", "4_000"))
+    sweep = start("sweep", plan, "--out", out, "--engine", "ray")
+    wait_for(lambda: list(out.glob("*/long/checkpoints/step-*")), sweep)
+    found = listening([sweep.pid, *(process.pid for process in sweep_kills.descendants(sweep.pid))])
+    assert {address.rpartition(":")[0] for address in found} == {"127.0.0.1"}, "no other machine can connect"
+    (worker,) = sweep_kills.victims(sweep.pid, "worker")
+    os.kill(worker, signal.SIGKILL)
+    result = finish(sweep)
+    assert result.code == 0, result
+    assert "1 of 1 experiment finished" in result.out
+    run = out / "Pendulum-v1/long"
+    resumes = json.loads((run / "config.json").read_text())["resumes"]
+    assert [resumed["kind"] for resumed in resumes] == ["exact"], "killed on its way"
+    assert (run / "train.log").read_text().count("final evaluation return") == 1
+    lines = metrics(run)
+    assert [line["step"] for line in lines if "train/n_updates" in line] == [*range(80, 4_001, 80)]
+    assert "nothing to do" in lsac("sweep", plan, "--out", out).out
+    result = lsac("report", out, "--out", report)
+    assert result.code == 0, result
+    assert "long" in (report / "index.html").read_text()
 
 
 def test_a_miss_of_a_killed_sweep_would_be_seen(tmp_path, monkeypatch):
