@@ -155,8 +155,9 @@ def _published(env: str, lines: list[Line], metric: str) -> list[Item]:
         parts = (f"best public: {curve.method.name}", curve.method.budget, curve.method.protocol, curve.method.source)
         text = "<br>".join(map(html.escape, parts))
         part = until(curve, last)
-        columns = {"steps": _numbers(part[0]), "hours": [], "y": _numbers(part[1])} if part else {}
-        columns = columns or ends | {"y": [float(curve.mean[-1])] * 2}
+        columns: Item = ends | {"y": [float(curve.mean[-1])] * 2}
+        if part:
+            columns = {"steps": _numbers(part[0]), "hours": [], "y": _numbers(part[1])}
         trace = {"mode": "lines", "line": {"width": 1.5, "dash": "dash"}, "marker": {"size": 4}, "hover": text}
         found.append({"role": "published", "label": "", "statistic": "", **columns, "trace": trace})
     return found
