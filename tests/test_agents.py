@@ -445,6 +445,23 @@ def test_alpha_moves_unless_its_step_size_is_0(algorithm, step):
     assert (after.log_alpha == before.log_alpha) == (step == 0.0)
 
 
+def program(function, *args):
+    return jax.jit(jax.vmap(function)).lower(*(jnp.stack([x, x]) for x in args)).as_text()
+
+
+@pytest.mark.parametrize("algorithm", [*AGENTS, "lsac on spheres"])
+def test_no_program_of_an_agent_calls_lapack(algorithm):
+    """Several such calls in one program may wait for one another for ever on a CPU with few cores."""
+    name, options = (algorithm, {}) if algorithm in AGENTS else ("lsac", {"network": "sphere", "width": 8})
+    key = jax.random.key(0)
+    assert "lapack" in program(lambda key: jax.nn.initializers.orthogonal()(key, (3, 3)), key), "the word is right"
+    agent = AGENTS[name].make(small.config(name, **options), SPEC)
+    assert "lapack" not in program(agent.init, key)
+    state = jax.eval_shape(agent.init, key)
+    update = jax.jit(agent.update).lower(state, ring(transitions(0, 2 * CHUNK)), key)
+    assert "lapack" not in update.as_text()
+
+
 # presets
 
 

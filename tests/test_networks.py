@@ -19,6 +19,7 @@ from lsac.nn.networks import (
     gaussian_actor,
     gaussian_critic,
     min_q,
+    orthogonal,
     polyak,
     q_values,
     redrawn,
@@ -222,3 +223,16 @@ def test_polyak_by_hand():
 @pytest.mark.parametrize(("tau", "winner"), [(0.0, [1.0, 2.0]), (1.0, [-3.0, 8.0])])
 def test_tau_is_the_weight_of_the_new_parameters(tau, winner):
     np.testing.assert_array_equal(polyak(jnp.array([1.0, 2.0]), jnp.array([-3.0, 8.0]), tau), winner)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (1, 6)])
+def test_orthogonal_matrices_are_those_of_jax(shape):
+    key = jax.random.key(7)
+    expected = jax.nn.initializers.orthogonal(2.0)(key, shape)
+    np.testing.assert_allclose(orthogonal(key, shape, 2.0), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(300, 300), (64, 256)])
+def test_orthogonal_matrices_are_orthogonal_at_any_size(shape):
+    found = np.asarray(orthogonal(jax.random.key(0), shape), np.float64)
+    np.testing.assert_allclose(found @ found.T, np.eye(shape[0]), atol=2e-6)

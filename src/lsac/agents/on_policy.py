@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from lsac.errors import InputError
 from lsac.nn import normalisation
 from lsac.nn.distributions import normal_log_prob
-from lsac.nn.networks import MLP, redrawn
+from lsac.nn.networks import MLP, orthogonal, redrawn
 from lsac.nn.normalisation import Moments
 from lsac.options import RunOptions
 from lsac.replay import ring as rb
@@ -103,7 +103,7 @@ def init(
 ) -> ActorCritic:
     """Orthogonal weights and zero biases; the policy's last layer is scaled down, so that its mean starts near 0."""
     keys = jax.random.split(key, 4)
-    draw = jax.nn.initializers.orthogonal(2**0.5)
+    draw = partial(orthogonal, scale=2**0.5)
     mean = redrawn(MLP((spec.obs_dim, *hidden, spec.action_dim), activation, keys[0]), draw, keys[1], mean_scale)
     critic = redrawn(MLP((spec.obs_dim, *hidden, 1), activation, keys[2]), draw, keys[3])
     actor = Actor(mean, jnp.full((spec.action_dim,), log_std, jnp.float32))

@@ -172,8 +172,26 @@ def sample_actions(actor: GaussianActor, obs: Array, key: Key) -> tuple[Array, A
     return tanh_normal_sample(mean, log_std, key)
 
 
+def orthogonal(key: Key, shape: tuple[int, int], scale: float = 1.0) -> Array:
+    """A random matrix whose rows or columns, whichever are fewer, are orthogonal and have the norm `scale`.
+
+    The same as `jax.nn.initializers.orthogonal`, without LAPACK: on a CPU with few cores, a program with several of its
+    calls may wait for ever, because the calls wait for threads that they hold themselves (JAX 0.10).
+    """
+    drawn = jax.random.normal(key, (max(shape), min(shape))).T
+
+    def add(found: Array, i: Array) -> tuple[Array, None]:
+        row = drawn[i]
+        for _ in range(2):  # once leaves too much rounding error
+            row = row - (found @ row) @ found
+        return found.at[i].set(row / jnp.linalg.norm(row)), None
+
+    found, _ = jax.lax.scan(add, jnp.zeros_like(drawn), jnp.arange(len(drawn)))
+    return scale * (found if shape[0] < shape[1] else found.T)
+
+
 def redrawn(mlp: MLP, draw: Callable[..., Array], key: Key, last_scale: float = 1.0) -> MLP:
-    """Reinitialises a network: zero biases, and weights from one of `jax.nn.initializers`, scaled in the last layer."""
+    """Reinitialises a network: zero biases, and weights that `draw` draws as [in, out], scaled in the last layer."""
     keys = jax.random.split(key, len(mlp.layers))
     scales = [1.0] * (len(mlp.layers) - 1) + [last_scale]
     layers = tuple(

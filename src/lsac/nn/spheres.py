@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lsac.nn.networks import Linear
+from lsac.nn.networks import Linear, orthogonal
 from lsac.types import Array, Key
 
 SHIFT = 3.0
@@ -33,8 +33,7 @@ class UnitLinear(eqx.Module):
     weight: Array
 
     def __init__(self, size_in: int, size_out: int, key: Key):
-        drawn = jax.nn.initializers.orthogonal()(key, (size_out, size_in))
-        self.weight = unit(drawn)
+        self.weight = unit(orthogonal(key, (size_out, size_in)))
 
     def __call__(self, x: Array) -> Array:
         return jnp.inner(x, self.weight.astype(x.dtype))
