@@ -243,6 +243,8 @@ REFUSED = {
         (*TRAIN, "--steps", 64, "--out", "file/run"),
         "--out file/run: cannot be written (Not a directory)",
     ),
+    "doctor in no time": (("doctor", "--seconds", 0), "--seconds 0: must be at least 0.1"),
+    "doctor for ever": (("doctor", "--seconds", "inf"), "--seconds inf: must be at least 0.1"),
     "doctor of discrete actions": (("doctor", "--env", "CartPole-v1"), "environment CartPole-v1: its action space is"),
 }
 

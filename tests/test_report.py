@@ -724,6 +724,10 @@ def test_the_report_command_lists_what_it_wrote(tmp_path):
     (tmp_path / "file").touch()
     result = lsac("report", path, "--out", tmp_path / "file")
     assert (result.code, result.sentence) == (2, f"lsac: --out {tmp_path}/file: cannot be written (File exists)")
+    before = sorted(path.iterdir())
+    result = lsac("report", path, "--out", path)
+    sentence = f"lsac: --out {path}: is the folder of a run; choose another folder for the report"
+    assert (result.code, result.sentence, sorted(path.iterdir())) == (2, sentence, before)
 
 
 def test_a_run_without_returns_cannot_be_reported(tmp_path):

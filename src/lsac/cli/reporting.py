@@ -73,6 +73,8 @@ def report(args: list[str]) -> int:
     _require_one_of("columns", given.columns, WIDTHS)
     for format in given.format or ("",):
         _require_one_of("format", format, FORMATS)
+    if (given.out / "config.json").exists():
+        raise InputError(f"--out {given.out}: is the folder of a run; choose another folder for the report")
     if not (math.isfinite(given.every) and given.every >= 0.1):
         raise InputError(f"--every {given.every:g}: must be at least 0.1 seconds")
     look = Look(given.band, given.columns, tuple(dict.fromkeys(given.format)), given.smooth, given.published)

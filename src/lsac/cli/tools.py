@@ -1,6 +1,7 @@
 """The commands `doctor` and `bench`."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,8 @@ def doctor(args: list[str]) -> int:
     from lsac.cli.doctor import diagnose
 
     given = parse(Doctor, args, "lsac doctor", DOCTOR_HELP)
+    if not (math.isfinite(given.seconds) and given.seconds >= 0.1):
+        raise InputError(f"--seconds {given.seconds:g}: must be at least 0.1")
     return diagnose(given.env, given.seconds)
 
 
