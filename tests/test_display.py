@@ -46,6 +46,24 @@ def test_lines_of_a_fit_are_few():
     assert stream.getvalue() == "fitting: 0/30 steps\n"
 
 
+def test_a_fit_that_begins_does_not_delay_the_line_of_the_next_steps(monkeypatch):
+    clock, stream = [100.0], io.StringIO()
+    monkeypatch.setattr("lsac.train.display.time.monotonic", lambda: clock[0])
+    with Display(stream, every=10) as display:
+        for seconds, step in ((0, 100), (8, None), (3, 200), (5, 300)):
+            clock[0] += seconds
+            if step is None:
+                display.fitting(Fitting("fitting", 0, 30))
+            else:
+                display.watch(Progress(step, 1_000, 0.0, [{"step": step, "seed": 0, "rollout/ep_rew_mean": 1.0}]))
+    returned = "training return (100 episodes) 1.0"
+    assert stream.getvalue().splitlines() == [
+        f"step 100/1,000 (10%) · {returned}",
+        "fitting: 0/30 steps",
+        f"step 200/1,000 (20%) · {returned}",
+    ]
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

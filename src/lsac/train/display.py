@@ -67,7 +67,8 @@ class Display:
             details = [Text(self._details(self._progress))] if self._progress else []
             self._live.update(Group(*rows, *details))
         elif at_once or time.monotonic() - self._last_print >= self._every:
-            self._last_print = time.monotonic()
+            if not (fitting and at_once):  # the line of a fit that begins must not delay that of the next steps
+                self._last_print = time.monotonic()
             if fitting:
                 self.say(_fit_text(fitting))
             elif self._progress:
@@ -78,7 +79,9 @@ class Display:
 
     def _details(self, progress: Progress) -> str:
         seeds = len(progress.lines)
-        parts = [f"{self._fps:,.0f} steps/s" + (f" over {counted(seeds, 'seed')}" if seeds > 1 else "")]
+        parts = []
+        if self._fps:
+            parts.append(f"{self._fps:,.0f} steps/s" + (f" over {counted(seeds, 'seed')}" if seeds > 1 else ""))
         if self._reward is not None:
             parts.append(f"training return ({EPISODE_WINDOW} episodes) {self._reward:,.1f}")
         if self._evaluation:
