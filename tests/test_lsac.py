@@ -1,5 +1,6 @@
 """What is special to LSAC: its loss, its chains, its refined and written-back actions, its generated half-batches."""
 
+import dataclasses
 import signal
 
 import equinox as eqx
@@ -483,13 +484,16 @@ def test_diagnostics_of_the_sampler_by_hand():
 
     memory = (halves(0.1, -0.2), halves(3e-4, 4e-3))
     sampler = state.chains.sampler._replace(step=jnp.full((3, 2), 8), memory=memory)
-    numbers = jax.jit(agent.diagnostics)(state._replace(chains=state.chains._replace(sampler=sampler)))
+    state = state._replace(chains=state.chains._replace(sampler=sampler))
+    numbers = jax.jit(agent.diagnostics)(state)
     size = 5 * 8 + 8 + 8 * 2 + 2
     low = -(-size // 2) / size  # the share of the first half
     drift = (0.4 * 0.5) ** 2 * (low * 0.1**2 / 1.3e-3 + (1 - low) * 0.2**2 / 5e-3)
     assert float(numbers["below_floor"]) == pytest.approx(low)
     assert float(numbers["noise_share"]) == pytest.approx(2 * 0.4 / 20 / (2 * 0.4 / 20 + drift), rel=1e-4)
     assert lsac.make(config(sampler="sgld"), SPEC).diagnostics(state) == {}
+    changing = lsac.make(dataclasses.replace(options, temperature=2.0), SPEC).diagnostics(state)
+    assert changing == {"below_floor": pytest.approx(low)}, "β depends on the replay, which is not known here"
 
 
 def test_the_twin_gap_is_the_mean_over_chains_of_the_difference_between_their_two_critics():

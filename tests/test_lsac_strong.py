@@ -391,7 +391,6 @@ def test_sampled_targets_are_clipped_to_the_bound_too():
 # batch normalisation
 
 
-@pytest.mark.slow
 def test_with_batch_normalisation_both_halves_of_the_bellman_equation_share_their_statistics():
     """Q and its targets by the definition, from one batch of (s, a) and (s', a')."""
     config = Config(
@@ -451,6 +450,8 @@ def test_without_a_temperature_all_critics_have_the_constant_one():
     np.testing.assert_allclose(
         ch.inverse_temperatures(config, ch.init(config, ONE, KEY), jnp.float32(9.0)), np.full((3, 2), 7.0)
     )
+    _, metrics = target_error(Config(**PLAIN), None)
+    assert not {"inverse_temperature", "bounded_targets"} & metrics.keys()
 
 
 # actors
