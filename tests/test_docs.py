@@ -237,7 +237,8 @@ def test_the_commands_of_the_readme(at_desk):
         execute(words)
     assert (at_desk / "runs/demo/curve.png").is_file(), "make demo leaves a learning curve"
     tables = [f"{name}.{end}" for name in ("table", "efficiency", "provenance") for end in ("csv", "md", "tex")]
-    pictures = [f"Pendulum-v1{name}.{end}" for name in ("", "-diagnostics") for end in ("png", "svg")]
+    names = ("", "-diagnostics", "-SAC-stability")  # the last is of `lsac analyse`
+    pictures = [f"Pendulum-v1{name}.{end}" for name in names for end in ("png", "svg")]
     written = {path.name for path in (at_desk / "report").iterdir()}
     assert written == {"index.html", "evaluations.csv", *pictures, *tables}
 
