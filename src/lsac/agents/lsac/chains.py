@@ -157,8 +157,10 @@ def critic_loss(
 
 
 def prior_gradient(config: Config, critic: Critic, var_mean: Array, transitions: Array) -> Critic:
-    """The gradient of the negative log density of a Gaussian prior on the parameters that are not on spheres, in the
-    unit of the loss: that is ω times the negative log likelihood of one transition, the prior stands beside all."""
+    """ω / |D| times the gradient of a Gaussian prior's negative log density, for parameters that are not on spheres.
+
+    The loss is ω times the negative log likelihood of one transition; the prior counts once for all |D| of them.
+    """
     precision = config.weight_prior * loss_scale(config, var_mean) / jnp.maximum(transitions, 1.0)
     return jax.grad(lambda c: 0.5 * precision * sum(jnp.sum(x**2) for x in unbounded(without_statistics(c))))(critic)
 
