@@ -47,3 +47,14 @@ def repeated(reward: float, discount: float) -> rb.Replay:
     """Four times the same transition, from state 1 to state 1 by the action 0.5."""
     rows = np.tile([1.0, 0.5, reward, discount, 1.0], (4, 1))
     return replay_of(rb.layout_of(spec_of(1, 1)), rows)
+
+
+def with_frames(stored: rb.Stored, spec: EnvSpec) -> rb.Stored:
+    """Stored transitions with random frames, if the spec has any; equal rows get equal frames."""
+    if spec.frame is None:
+        return stored
+    rows = np.nan_to_num(np.asarray(stored[rb.PACKED]))
+    action = rows[..., rb.layout_of(spec).fields()["action"]].reshape(*rows.shape[:-1], -1)
+    noise = np.random.default_rng(0).integers(0, 256, spec.frame)
+    shift = (1e3 * np.abs(action[..., 0])).astype(int)
+    return stored | {rb.FRAME: ((noise + shift[..., None, None, None]) % 256).astype(np.uint8)}

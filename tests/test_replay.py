@@ -161,8 +161,8 @@ def test_every_seed_draws_its_own_indices_from_its_own_rows():
 
 # columns of their own
 
-PICTURES = rb.layout_of(EnvSpec(obs_shape=(4, 4, 3), obs_dtype="uint8", action_dim=2, gamma=0.9))
-"""A layout whose observations are small pictures."""
+PICTURES = rb.layout_of(EnvSpec(obs_shape=(2,), frame=(4, 4, 3), action_dim=2, gamma=0.9))
+"""A layout with small frames."""
 
 
 def pictures(count, seed=0):
@@ -174,57 +174,30 @@ def pictures(count, seed=0):
     return stored
 
 
-def assert_transitions(found, stored, index):
-    """The transitions `found` are those of `stored` at `index`, in every column and of the same types."""
-    for name, column in PICTURES.views(stored).items():
-        if name != rb.FIRST:
-            x = np.asarray(getattr(found, name))
-            assert x.dtype == column.dtype, name
-            np.testing.assert_array_equal(x, column[index], err_msg=name)
-
-
-def test_pictures_are_stored_apart_and_small_columns_together():
+def test_frames_are_stored_apart_and_once_and_small_columns_together():
     arrays = PICTURES.arrays()
     assert arrays == {
-        rb.PACKED: rb.Column((2 + 1 + 1,)),
-        "obs": rb.Column((4, 4, 3), "uint8"),
-        "next_obs": rb.Column((4, 4, 3), "uint8"),
+        rb.PACKED: rb.Column((2 + 2 + 1 + 1 + 2,)),
         rb.FIRST: rb.Column((), "bool"),
+        rb.FRAME: rb.Column((4, 4, 3), "uint8"),
     }
-    assert PICTURES.fields() == {"action": slice(0, 2), "reward": slice(2, 3), "discount": slice(3, 4)}
-    assert rb.nbytes(PICTURES, 10) == 10 * (2 * 4 * 4 * 3 + 4 * 4 + 1) == nbytes_held(rb.make(PICTURES, 10))
-
-
-def test_pictures_come_back_as_they_were_with_their_types():
-    stored, replay = pictures(12), rb.make(PICTURES, 12)
-    for i in range(3):
-        replay = add(replay, {name: x[4 * i : 4 * i + 4] for name, x in stored.items()})
-    index = np.array([[3, 11], [0, 3]])
-    assert_transitions(rb.take(replay, index), stored, index)
-    every, first = rb.everything(replay)
-    assert_transitions(every, stored, slice(None))
-    assert first.dtype == bool
-    np.testing.assert_array_equal(first, stored[rb.FIRST])
-    drawn = rb.sample(replay, jax.random.key(0), 50)
-    index = rb.indices(replay, jax.random.key(0), (50,))
-    assert_transitions(drawn, stored, np.asarray(index))
-    windows = rb.sequences(replay, jax.random.key(0), 5, 3)
-    assert (windows.steps.obs.shape, windows.steps.obs.dtype) == ((5, 3, 4, 4, 3), np.uint8)
+    assert PICTURES.fields()["next_obs"] == slice(6, 8)
+    assert rb.nbytes(PICTURES, 10) == 10 * (4 * 4 * 3 + 8 * 4 + 1) == nbytes_held(rb.make(PICTURES, 10))
 
 
 def test_what_is_written_to_a_view_is_stored():
     stored = PICTURES.empty(2, 3)
     views = PICTURES.views(stored)
-    views["reward"][1, 2], views["obs"][0, 1], views[rb.FIRST][0, 0] = 7.0, 200, True
-    assert stored[rb.PACKED][1, 2, 2] == 7.0 == stored[rb.PACKED].sum()
-    assert (stored["obs"][0, 1] == 200).all()
-    assert stored["obs"].sum() == 200 * 48
+    views["reward"][1, 2], views[rb.FRAME][0, 1], views[rb.FIRST][0, 0] = 7.0, 200, True
+    assert stored[rb.PACKED][1, 2, 4] == 7.0 == stored[rb.PACKED].sum()
+    assert (stored[rb.FRAME][0, 1] == 200).all()
+    assert stored[rb.FRAME].sum() == 200 * 48
     assert stored[rb.FIRST].sum() == 1
 
 
-def test_pictures_of_every_seed_are_put_back_where_they_were():
+def test_frames_of_every_seed_are_put_back_where_they_were():
     newest = {name: np.stack([x[2:], x[2:]]) for name, x in pictures(9).items()}
-    newest["obs"][1] = 255 - newest["obs"][1]
+    newest[rb.FRAME][1] = 255 - newest[rb.FRAME][1]
     ring = rb.placed(PICTURES, newest, total=9, capacity=6)
     for name, values in newest.items():
         assert ring[name].dtype == values.dtype, name

@@ -19,12 +19,27 @@ Key: TypeAlias = jax.Array
 Metrics: TypeAlias = dict[str, Array]
 
 
+class Pixels(NamedTuple):
+    """An observation with an image."""
+
+    image: Array
+    """[H, W, channels · frames] uint8, the newest frame last"""
+    vector: Array
+    """[O] float32, the rest of the observation; O may be 0"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvSpec:
-    """Shapes of an environment's observations and actions, and its discount. Actions are vectors in [−1, 1]."""
+    """Shapes of an environment's observations and actions, and its discount. Actions are vectors in [−1, 1].
+
+    Observations are vectors; if there is a `frame`, they are `Pixels`.
+    """
 
     obs_shape: tuple[int, ...]
-    obs_dtype: str = "float32"
+    frame: tuple[int, int, int] | None = None
+    """shape [H, W, channels] of the frame that the environment shows at every step, of dtype uint8"""
+    frame_stack: int = 1
+    """number of successive frames that an agent sees as one image"""
     action_dim: int
     gamma: float
     """discount per decision"""
@@ -33,19 +48,27 @@ class EnvSpec:
 
     @property
     def obs_dim(self) -> int:
-        """Size of a flat observation."""
+        """Size of a flat observation, without its image."""
         return math.prod(self.obs_shape)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """The shape of the image that an agent sees."""
+        assert self.frame is not None
+        height, width, channels = self.frame
+        return height, width, channels * self.frame_stack
 
 
 class Transition(NamedTuple):
     """One step. `discount` is γ, or 0 at a termination; a time limit is not a termination. `next_obs` is the true next
     observation, also at the end of an episode."""
 
-    obs: Array
+    obs: Any
+    """an array, or `Pixels`"""
     action: Array
     reward: Array
     discount: Array
-    next_obs: Array
+    next_obs: Any
 
 
 class Entropy(NamedTuple):
@@ -108,10 +131,10 @@ class Refresh(NamedTuple):
         return self.finish(state, work)
 
 
-def memoryless(act: Callable[[Any, Array, Key, bool], Array]) -> Callable[..., tuple[Array, Any]]:
+def memoryless(act: Callable[[Any, Any, Key, bool], Array]) -> Callable[..., tuple[Array, Any]]:
     """Turns `act(policy, obs, key, explore) → action`, which needs no memory, into `Agent.act`."""
 
-    def with_memory(policy: Any, memory: Any, obs: Array, key: Key, explore: bool) -> tuple[Array, Any]:
+    def with_memory(policy: Any, memory: Any, obs: Any, key: Key, explore: bool) -> tuple[Array, Any]:
         return act(policy, obs, key, explore), memory
 
     return with_memory
@@ -124,7 +147,7 @@ class Agent(NamedTuple):
     """key → state"""
     policy: Callable[[Any], Any]
     """state → the parts of it that acting needs. It only selects: the leaves of its result are arrays of the state"""
-    act: Callable[[Any, Any, Array, Key, bool], tuple[Array, Any]]
+    act: Callable[[Any, Any, Any, Key, bool], tuple[Array, Any]]
     """policy, memory, obs, key, explore → action and memory. The action is in [−1, 1]; an exploratory action of an
     on-policy agent may leave that range, and the simulator clips it"""
     update: Callable[[Any, Any, Key], tuple[Any, Metrics]]

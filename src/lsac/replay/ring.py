@@ -1,9 +1,13 @@
 """The replay buffer: a ring of transitions on the device, one per seed.
 
 A transition has named columns, each with its own shape and dtype. All float32 vectors and scalars are packed into one
-array, so that sampling a batch is one gather and copying a chunk to the device one transfer. Every other column
-(currently the flag `first`) has its own array. Agents read with `sample`, `indices` and `take`, `sequences` and
+array, so that sampling a batch is one gather and copying a chunk to the device one transfer. Every other column (the
+flag `first`, and frames) has its own array. Agents read with `sample`, `indices` and `take`, `n_step`, `sequences` and
 `everything`; no other module uses the arrays of a `Replay`.
+
+Every frame is stored once, with the step whose action was chosen from it. Images are put together when transitions are
+read (see frames.py): the frame after a step is the frame of the next one. The frame after the last step of an episode
+is therefore not stored. It is not needed after a termination; a step that ends by truncation is never sampled.
 """
 
 import dataclasses
@@ -15,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lsac.nn.normalisation import Moments, normalised
-from lsac.types import Array, EnvSpec, Key, Transition
+from lsac.replay import frames
+from lsac.types import Array, EnvSpec, Key, Pixels, Transition
 
 Stored: TypeAlias = dict[str, Any]
 """Transitions as they are sent and stored: NumPy or JAX arrays by name, with the same leading axes."""
@@ -23,6 +28,8 @@ PACKED = "vectors"
 """The array that holds all float32 vectors and scalars, [..., width]."""
 FIRST = "first"
 """Name of the flag of transitions whose `obs` is the first of an episode."""
+FRAME = "frame"
+"""Name of the newest frame of the image in `obs`."""
 OBS_CLIP = 10.0
 """Normalised observations are clipped to ± this."""
 
@@ -44,6 +51,12 @@ class Layout(NamedTuple):
     """The columns of a transition, in order."""
 
     columns: tuple[tuple[str, Column], ...]
+    frame_stack: int = 1
+    """frames that an image is made of"""
+
+    @property
+    def has_frames(self) -> bool:
+        return FRAME in dict(self.columns)
 
     @property
     def width(self) -> int:
@@ -76,6 +89,7 @@ class Layout(NamedTuple):
         }
 
     def transitions(self, stored: Stored) -> Transition:
+        """The transitions with these arrays, without images."""
         views = self.views(stored)
         return Transition(**{name: views[name] for name in Transition._fields})
 
@@ -89,17 +103,18 @@ class Layout(NamedTuple):
 
 
 def layout_of(spec: EnvSpec) -> Layout:
-    obs, scalar = Column(spec.obs_shape, spec.obs_dtype), Column(())
-    return Layout(
-        (
-            ("obs", obs),
-            ("action", Column((spec.action_dim,))),
-            ("reward", scalar),
-            ("discount", scalar),
-            ("next_obs", obs),
-            (FIRST, Column((), "bool")),
-        )
+    obs, scalar = Column(spec.obs_shape), Column(())
+    columns = (
+        ("obs", obs),
+        ("action", Column((spec.action_dim,))),
+        ("reward", scalar),
+        ("discount", scalar),
+        ("next_obs", obs),
+        (FIRST, Column((), "bool")),
     )
+    if spec.frame is None:
+        return Layout(columns)
+    return Layout((*columns, (FRAME, Column(spec.frame, "uint8"))), spec.frame_stack)
 
 
 class Replay(eqx.Module):
@@ -186,16 +201,52 @@ def add(replay: Replay, chunk: Stored) -> Replay:
 
 
 def indices(replay: Replay, key: Key, shape: tuple[int, ...]) -> Array:
-    """Slots drawn uniformly, with replacement, from the filled part."""
-    return jax.random.randint(key, shape, 0, replay.size)
+    """Slots drawn uniformly, with replacement, from the filled part.
+
+    With frames, only from slots whose images are complete. In place of a step that ends its episode by truncation, the
+    step before it is drawn.
+    """
+    if not replay.layout.has_frames:
+        return jax.random.randint(key, shape, 0, replay.size)
+    ring, oldest = _ring(replay), replay.layout.frame_stack * replay.stride
+    first_age = jnp.where(replay.size == replay.capacity, oldest, 0)
+    age = jax.random.randint(key, shape, first_age, jnp.maximum(replay.size - replay.stride, first_age + 1))
+    index = (replay.head - replay.size + age) % replay.capacity
+    truncated = frames.is_last(ring, index) & (_column(replay, "discount", index) > 0)
+    return jnp.where(truncated & ~ring.first[index], frames.before(ring, index), index)
 
 
 def take(replay: Replay, index: Array) -> Transition:
     """The transitions in these slots."""
+    return seen(replay, _with_images(replay, _read(replay, index), index, index))
+
+
+def _read(replay: Replay, index: Array) -> Transition:
+    """The transitions in these slots as they are stored, without images."""
     # The barrier keeps the compiler from joining the reads with what follows. Otherwise the last bits of an update
     # depend on the capacity, and a run that is made longer differs from one that was longer from the start.
-    stored = jax.lax.optimization_barrier({name: values[index] for name, values in replay._stored.items()})
-    return seen(replay, replay.layout.transitions(stored))
+    vectors = jax.lax.optimization_barrier(replay._stored[PACKED][index])
+    return replay.layout.unpack(vectors)
+
+
+def _with_images(replay: Replay, transition: Transition, index: Array, last: Array) -> Transition:
+    """Adds, if there are frames, the images of the slots `index`, and those after the slots `last`."""
+    if not replay.layout.has_frames:
+        return transition
+    ring, count = _ring(replay), replay.layout.frame_stack
+    slots = (frames.stacked(ring, slot, count) for slot in (index, frames.after(ring, last)))
+    image, next_image = (frames.joined(replay._stored[FRAME][slot]) for slot in slots)
+    obs, next_obs = Pixels(image, transition.obs), Pixels(next_image, transition.next_obs)
+    return transition._replace(obs=obs, next_obs=next_obs)
+
+
+def _ring(replay: Replay) -> frames.Ring:
+    return frames.Ring(replay._stored[FIRST], replay.stride)
+
+
+def _column(replay: Replay, name: str, index: Array) -> Array:
+    """A column of scalars in these slots."""
+    return replay._stored[PACKED][index, replay.layout.fields()[name].start]
 
 
 def sample(replay: Replay, key: Key, batch: int) -> Transition:
@@ -203,8 +254,34 @@ def sample(replay: Replay, key: Key, batch: int) -> Transition:
     return take(replay, indices(replay, key, (batch,)))
 
 
+def n_step(replay: Replay, index: Array, count: int) -> Transition:
+    """The transitions over the `count` steps [B] that begin in these slots: `reward` is the discounted sum of their
+    rewards, `discount` the product of their discounts, and `next_obs` the observation after the last.
+
+    They stop at a termination, before a truncated step whose next image is not stored, else after it, and at the newest
+    transition.
+    """
+    ring, steps = _ring(replay), jnp.arange(count).reshape(-1, *[1] * index.ndim)
+    slots = (index[None] + replay.stride * steps) % replay.capacity
+    each = _read(replay, slots)
+    age = ((index - replay.head + replay.size) % replay.capacity)[None] + replay.stride * steps
+    complete = age < replay.size
+    if replay.layout.has_frames:
+        complete &= (each.discount == 0) | (age < replay.size - replay.stride) & ~frames.is_last(ring, slots)
+    follows = jnp.concatenate([jnp.ones_like(complete[:1]), (complete & ~ring.first[slots])[1:]])
+    begun = jnp.concatenate([jnp.ones_like(complete[:1]), (each.discount > 0)[:-1]])
+    taken = jnp.cumprod(follows & begun, axis=0).astype(bool)
+    decay = jnp.cumprod(jnp.where(taken, each.discount, 1.0), axis=0)
+    before = jnp.concatenate([jnp.ones_like(decay[:1]), decay[:-1]])
+    reward = jnp.sum(jnp.where(taken, before * each.reward, 0.0), axis=0)
+    last = (index + replay.stride * (jnp.sum(taken, axis=0) - 1)) % replay.capacity
+    begin, end = (_read(replay, slot) for slot in (index, last))
+    joined = begin._replace(reward=reward, discount=decay[-1], next_obs=end.next_obs)
+    return seen(replay, _with_images(replay, joined, index, last))
+
+
 def everything(replay: Replay) -> tuple[Transition, Array]:
-    """The transitions in all slots, filled or not, and the flag `first` of each."""
+    """The transitions in all slots, filled or not, without images, and the flag `first` of each."""
     return seen(replay, replay.layout.transitions(replay._stored)), replay._stored[FIRST]
 
 
@@ -215,7 +292,7 @@ def filled(replay: Replay) -> Array:
 
 class Sequences(NamedTuple):
     steps: Transition
-    """[B, T, …] successive steps of one simulator each"""
+    """[B, T, …] successive steps of one simulator each; with images, `next_obs` is only their vectors"""
     first: Array
     """[B, T] whether a step is the first of an episode"""
 
@@ -229,7 +306,11 @@ def sequences(replay: Replay, key: Key, batch: int, length: int) -> Sequences:
     start = jax.random.randint(key, (batch,), 0, jnp.maximum(replay.size - span, 1))
     age = start[:, None] + replay.stride * jnp.arange(length)[None]  # 0 is the oldest transition
     index = (replay.head - replay.size + age) % replay.capacity
-    return Sequences(take(replay, index), replay._stored[FIRST][index])
+    steps = _read(replay, index)
+    if replay.layout.has_frames:
+        slots = frames.stacked(_ring(replay), index, replay.layout.frame_stack)
+        steps = steps._replace(obs=Pixels(frames.joined(replay._stored[FRAME][slots]), steps.obs))
+    return Sequences(seen(replay, steps), replay._stored[FIRST][index])
 
 
 def raw(replay: Replay) -> Replay:
