@@ -21,6 +21,7 @@ import safetensors
 
 from lsac.errors import CheckpointError
 from lsac.options import printable, shown
+from lsac.runs import compressed
 
 Arrays = dict[str, np.ndarray]
 Record = dict[str, Any]
@@ -35,6 +36,8 @@ READABLE = (3, FORMAT)
 """Formats that can be read; runs of format 3 can be evaluated and reported, but not resumed."""
 LABEL = "lsac"
 """Key of a file's one metadata entry: the SHA-256 of its content, followed by the record as JSON."""
+COMPRESSED = "compressed"
+"""Field of the record that says which arrays are compressed, and how."""
 DIGITS = 64
 HEADER_LIMIT = 32 * 2**20
 """Maximum size in bytes of a file's header, which holds the record; a run that saves at every chunk needs 5 MB."""
@@ -91,7 +94,11 @@ def write_bytes(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def write(path: Path, arrays: Arrays, record: Record) -> str:
-    """Writes arrays and a JSON record as one file; returns its digest."""
+    """Writes arrays and a JSON record as one file, frames compressed; returns its digest."""
+    frames = {name: compressed.compress(x) for name, x in arrays.items() if compressed.worthwhile(x)}
+    if frames:
+        arrays = arrays | {name: data for name, (data, _) in frames.items()}
+        record = record | {COMPRESSED: {name: how for name, (_, how) in frames.items()}}
     text = json.dumps({"format": FORMAT, **record})
     digest = _digest(arrays, text)
     # The order is fixed, so that equal content gives equal files; the widest dtypes come first, for alignment.
@@ -123,7 +130,18 @@ def read_verified(path: Path) -> tuple[Arrays, Record, str]:
     digest, text = label[:DIGITS], label[DIGITS:]
     if digest != _digest(arrays, text):
         raise CheckpointError(f"{path}: is damaged (its SHA-256 does not match)")
-    return arrays, _record(text, path), digest
+    record = _record(text, path)
+    return _restored(arrays, record.pop(COMPRESSED, {}), path), record, digest
+
+
+def _restored(arrays: Arrays, how: Any, path: Path) -> Arrays:
+    """The arrays after those that are compressed were restored."""
+    if not isinstance(how, dict) or not how.keys() <= arrays.keys():
+        raise CheckpointError(f"{path}: field {COMPRESSED} does not fit its arrays")
+    try:
+        return arrays | {name: compressed.restore(arrays[name], record) for name, record in how.items()}
+    except (ValueError, MemoryError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def read_record(path: Path) -> Record:
