@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import small
 
-from lsac.agents import AGENTS
+from lsac.agents import AGENTS, IMAGES, VECTORS
+from lsac.agents.stacked import stacked
 from lsac.collect.actors import BLOCK, make_actors
 from lsac.collect.in_numpy import InNumpy, Unsupported
 from lsac.nn.networks import ACTIVATIONS
 from lsac.runs.experiment import Experiment, make_agent
-from lsac.types import EnvSpec
+from lsac.types import EnvSpec, Pixels
 
 SPEC = EnvSpec(obs_shape=(3,), action_dim=2, gamma=0.99)
 DIFFUSION = {"qsm", "dipo"}
@@ -41,7 +42,7 @@ def chosen(rule, policy):
     return [(x, choose(moment, (), x)) for moment, x in zip(MOMENTS, obs, strict=True)]
 
 
-@pytest.mark.parametrize(("algorithm", "normalise"), [*((name, False) for name in AGENTS), ("sac", True)])
+@pytest.mark.parametrize(("algorithm", "normalise"), [*((name, False) for name in VECTORS), ("sac", True)])
 def test_actions_are_those_of_the_agent(algorithm, normalise):
     agent, policy = made(algorithm, normalise)
     actors, key = make_actors(agent, 2), jax.random.key(5)
@@ -72,11 +73,38 @@ def test_samples_for_values_have_the_density_of_the_agent(algorithm):
         np.testing.assert_allclose(density, expected(neg_log_prob, obs, key, moment), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", AGENTS)
+@pytest.mark.parametrize("algorithm", VECTORS)
 def test_all_but_diffusion_policies_act_in_numpy(algorithm):
     agent, policy = made(algorithm)
     found = make_actors(agent, 2).explore.in_numpy(policy, ENVS, ((), np.zeros((2, 3), np.float32)))
     assert (found is None) == (algorithm in DIFFUSION)
+
+
+@pytest.mark.parametrize("algorithm", IMAGES)
+def test_policies_of_images_act_on_the_frames_of_their_own_episode(algorithm):
+    """The program of two simulators, of which the second starts a new episode, against one agent per episode."""
+    spec = small.image_spec(algorithm, EnvSpec(obs_shape=(3,), action_dim=2, gamma=0.9))
+    inner = AGENTS[algorithm].make(small.config(algorithm), spec)
+    policy = jax.tree.map(np.asarray, inner.policy(jax.jit(inner.init)(jax.random.key(0))))
+    rng, count = np.random.default_rng(0), 4
+    frames = rng.integers(0, 256, (count, 2, *spec.frame), np.uint8)
+    vectors = rng.normal(size=(count, 2, 3)).astype(np.float32)
+    actors, key = make_actors(stacked(inner, spec), 2), jax.random.key(5)
+    memory, act = actors.memory(2), jax.jit(inner.act, static_argnums=4)
+    choose = actors.explore.actor(key, ENVS).follow(policy, memory, Pixels(frames[0], vectors[0]))
+    starts, own = [0, 0], [inner.memory(), inner.memory()]
+    for t in range(count):
+        if t == 2:
+            starts[1], own[1] = t, inner.memory()
+            memory = jax.tree.map(np.array, memory)
+            jax.tree.map(lambda x, new: x.__setitem__(1, new[0]), memory, actors.memory(1))
+        action, memory = choose(t, memory, Pixels(frames[t], vectors[t]))
+        for i, env in enumerate(ENVS):
+            shown = [frames[max(starts[i], t - k), i] for k in reversed(range(spec.frame_stack))]
+            obs = Pixels(jnp.asarray(np.concatenate(shown, axis=-1)), jnp.asarray(vectors[t, i]))
+            one_key = jax.random.fold_in(jax.random.fold_in(key, t), env)
+            wanted, own[i] = act(policy, own[i], obs, one_key, True)
+            np.testing.assert_allclose(action[i], wanted, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(

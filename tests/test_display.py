@@ -23,6 +23,24 @@ def test_progress_is_one_line_of_plain_text():
     assert second == f"step 200/200 per seed (100%) · {both} 0.0"
 
 
+def test_the_last_line_waits_for_the_evaluations(monkeypatch):
+    """Two evaluations end after the last step: the last line has the last of them. What waits long is shown."""
+    clock, lines = [100.0], []
+    monkeypatch.setattr("lsac.train.display.time.monotonic", lambda: clock[0])
+    for wait in (0.1, 20.0):
+        stream = io.StringIO()
+        with Display(stream, every=10) as display:
+            display.watch(Progress(100, 200, 0.0, [{"step": 100, "seed": 0, "rollout/ep_rew_mean": 1.0}]))
+            for number, (seconds, metric) in enumerate([(0.1, "rollout/ep_rew_mean"), (0.1, "eval/mean_reward")]):
+                clock[0] += seconds
+                display.watch(Progress(200, 200, 0.0, [{"step": 100 + number, "seed": 0, metric: 2.0 + number}]))
+            clock[0] += wait
+            display.watch(Progress(200, 200, 0.0, [{"step": 200, "seed": 0, "eval/mean_reward": 4.0}]))
+        lines.append(stream.getvalue().splitlines())
+    returned = "step 200/200 (100%) · training return (100 episodes) 2.0 · evaluation 4.0 (step 200)"
+    assert lines == [["step 100/200 (50%) · training return (100 episodes) 1.0", returned]] * 2
+
+
 def test_lines_in_a_file_are_never_wrapped(tmp_path):
     with (tmp_path / "log").open("w") as file, Display(file, every=0) as display:
         display.say("word " * 60)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from commands import TINY, lsac
@@ -151,7 +152,9 @@ def test_an_environment_of_a_model_is_known_again():
     assert again.evaluation is not None
 
 
-def test_a_misspelt_task_is_told_from_one_of_another_package():
+def test_a_misspelt_task_is_told_from_one_of_another_package(monkeypatch):
+    for known in [known for known in gym.registry if known.startswith("dm_control/")]:
+        monkeypatch.delitem(gym.registry, known)  # another test may have imported Shimmy
     with pytest.raises(InputError, match=r"did you mean dm_control/cheetah-run-v0\?"):
         ids.find("dm_control/cheeta-run-v0")
     with pytest.raises(InputError, match="shimmy"):
@@ -241,6 +244,38 @@ def test_pictures_are_drawn_without_a_display(task):
         text=True,
     )
     assert child.returncode == 0, child.stderr
+
+
+IMAGES = """
+import numpy as np
+from lsac.envs import states
+from lsac.envs.sources import given
+for task, camera in (("quadruped-run", 2), ("quadruped-escape", 2), ("reacher-easy", 0)):
+    env, other = (given(f"dm_control/{task}-v0", pixels=20).training.make() for _ in "ab")
+    first = env.reset(seed=0)[0]
+    image = env.step(env.action_space.low)[0]
+    expected = env.unwrapped._env.physics.render
+    from lsac.envs.drawing import in_own_thread
+    assert (image == in_own_thread(env, expected, 20, 20, camera)).all() and image.std() > 5
+    assert not (image == in_own_thread(env, expected, 20, 20, 1)).all()
+    state = states.take(env)
+    assert not (other.reset(seed=1)[0] == first).all()
+    states.put(other, state)
+    assert (other.render() == image).all(), "targets and terrain are drawn from the captured state"
+    assert (other.step(env.action_space.low)[0] == env.step(env.action_space.low)[0]).all()
+    env.close(), other.close()
+"""
+
+
+@pytest.mark.slow
+def test_images_are_those_of_the_suite_and_follow_a_captured_state():
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMAGES],
+        env=os.environ | {"MUJOCO_GL": "egl"},
+        capture_output=True,
+        text=True,
+    )
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 # A run

@@ -14,7 +14,7 @@ import jax
 import pytest
 
 from lsac import presets as lsac_presets
-from lsac.agents import AGENTS, dipo, ppo, redq, sac, trpo
+from lsac.agents import AGENTS, dipo, dreamer, ppo, redq, sac, trpo
 from lsac.agents.lsac import agent as lsac
 from lsac.agents.lsac import synthesis
 from lsac.errors import InputError
@@ -27,6 +27,9 @@ REFUSED = [
     ({"seeds": 0}, "--seeds 0: must be at least 1"),
     ({"num_envs": 0}, "--num-envs 0: must be at least 1"),
     ({"chunk": -8}, "--chunk -8: must be at least 1"),
+    ({"pixels": -1}, "--pixels -1: must lie between 0 and 1024"),
+    ({"pixels": 1025}, "--pixels 1025: must lie between 0 and 1024"),
+    ({"frame_stack": 0}, "--frame-stack 0: must be at least 1"),
     ({"replay_capacity": 0}, "--replay-capacity 0: must be at least 1"),
     ({"eval_episodes": 0}, "--eval-episodes 0: must be at least 1"),
     ({"log_every": 0}, "--log-every 0: must be at least 1"),
@@ -76,6 +79,7 @@ AT_THE_EDGE = [
     {"hidden": (1,), "critics": 1, "activation": "tanh"},
     {"alpha_lr": 0.0, "adam_beta2": 0.0},
     {"normalise_observations": True},
+    {"pixels": 1, "frame_stack": 1},
 ]
 """Options that just work."""
 
@@ -199,6 +203,19 @@ def test_values_at_the_edge_are_accepted(options):
     assert check(experiment(**options)) is None
 
 
+FEW_STEPS = ({"replay_capacity": 63}, {"learning_starts": 63})
+
+
+@pytest.mark.parametrize("few", FEW_STEPS, ids=str)
+def test_a_window_is_filled_before_it_is_drawn(few):
+    agent = dreamer.Config(batch_length=16)
+    enough = dict.fromkeys(few, 64)
+    check(Experiment(agent, "Pendulum-v1", num_envs=4, **enough))
+    (name,) = few
+    with pytest.raises(InputError, match=rf"^--{name.replace('_', '-')} 63: must be at least 64, --batch-length times"):
+        check(Experiment(agent, "Pendulum-v1", num_envs=4, **few))
+
+
 def rules():
     """All functions that check rules between options."""
     configs = [module.Config for module in AGENTS.values()]
@@ -221,6 +238,7 @@ def test_every_rule_between_options_has_an_example():
     refused += [Experiment(lsac.Config(log_std_min=1.0), "Pendulum-v1")]
     refused += [Experiment(redq.Config(critics=2, subset=3), "Pendulum-v1")]
     refused += [Experiment(agent, "Pendulum-v1") for agent in (ONE_ROW, FEW_PAIRS, *(a for a, _ in GENERATORS))]
+    refused += [Experiment(dreamer.Config(batch_length=64), "Pendulum-v1", **few) for few in FEW_STEPS]
     refused += [on_policy_experiment(**options) for options, _ in ON_POLICY]
     refused += [Experiment(ppo.Config(minibatches=5), "Pendulum-v1", learning_starts=0)]
     for wrong in refused:
@@ -326,10 +344,11 @@ def test_a_missing_key_is_named():
 def test_a_run_from_before_an_option_did_what_it_did():
     data = written()
     data["experiment"]["agent"] |= {"adam_beta2": 0.5}
-    later = ("time_limits_terminate", "normalise_observations")
-    data["experiment"] |= dict.fromkeys(later, True)
+    later = ("time_limits_terminate", "normalise_observations", "pixels", "frame_stack")
+    data["experiment"] |= dict.fromkeys(later[:2], True) | dict.fromkeys(later[2:], 3)
     asked = from_json(data, "here")
     assert (asked.agent.adam_beta2, asked.time_limits_terminate, asked.normalise_observations) == (0.5, True, True)
+    assert (asked.pixels, asked.frame_stack) == (3, 3)
     del data["experiment"]["agent"]["adam_beta2"]
     for name in later:
         del data["experiment"][name]
@@ -339,6 +358,7 @@ def test_a_run_from_before_an_option_did_what_it_did():
         False,
         False,
     )
+    assert (before.pixels, before.frame_stack) == (0, 1)
 
 
 @pytest.mark.parametrize(

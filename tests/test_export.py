@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from commands import lsac
 from small import config
 from test_model import TINY
 
-from lsac import SAC
-from lsac.agents import AGENTS
+from lsac import DRQV2, SAC
+from lsac.agents import AGENTS, VECTORS
 from lsac.agents.normalised import normalised
 from lsac.collect import snapshot
 from lsac.envs.gymnasium import Spaces
@@ -65,7 +66,7 @@ def exported(name, path, normalise=False, off=(0.0, 0.0), **options):
     return result, onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), (predictor, policy)
 
 
-CASES = [(name, normalise) for name in AGENTS for normalise in (False, True)]
+CASES = [(name, normalise) for name in VECTORS for normalise in (False, True)]
 BY_THEMSELVES = ("ppo", "trpo")
 """Algorithms that normalise observations always, and reject the option."""
 
@@ -130,6 +131,14 @@ def test_the_file_says_what_it_is(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"], "nothing is left beside it"
 
 
+@pytest.mark.parametrize("frame_stack", [1, 2])
+def test_a_policy_of_images_is_refused(frame_stack, tmp_path):
+    model = DRQV2("lsac/SeenColour-v0", preset="quickstart", seeds=1, frame_stack=frame_stack)
+    with pytest.raises(InputError, match=r"^export: the policy sees images, and only .* can be exported yet$"):
+        model.export(tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setitem(onnx_graph.ELEMENTWISE, "tanh", "Sigmoid")
     with pytest.raises(InputError, match="differ from the policy's by"):
@@ -150,6 +159,8 @@ def test_actions_may_differ_by_a_thousandth_of_their_own_range(off, written, tmp
     [
         (".", "export: . is a folder, should be a file, for example policy.onnx"),
         ("folder", "export: folder is a folder, should be a file, for example folder/policy.onnx"),
+        ("policy.txt", "export: policy.txt must end in .onnx, for example policy.onnx"),
+        ("policy", "export: policy must end in .onnx, for example policy.onnx"),
         ("file/policy.onnx", "export: file/policy.onnx cannot be written (File exists)"),
         ("file/deep/policy.onnx", "export: file/deep/policy.onnx cannot be written (Not a directory)"),
     ],
@@ -162,6 +173,12 @@ def test_where_no_file_can_be_is_refused(path, sentence, tmp_path, monkeypatch):
         exported("td3", Path(path))
     assert str(refused.value) == sentence
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_the_command_refuses_another_kind_of_file_before_it_looks_at_the_run():
+    result = lsac("export", "nowhere", "--out", "policy.txt")
+    assert (result.code, result.sentence) == (2, "lsac: --out policy.txt: must end in .onnx, for example policy.onnx")
+    assert lsac("export", "nowhere", "--out", "policy.ONNX").sentence.startswith("lsac: nowhere")
 
 
 def test_an_unknown_operation_is_named(tmp_path, monkeypatch):

@@ -329,7 +329,8 @@ def test_an_object_is_described_by_its_id_arguments_and_wrappers(kind):
     assert found.recreatable
     assert found.args == args
     assert tuple(name.rpartition(":")[2] for name in found.wrappers) == wrappers
-    again = of_experiment(SimpleNamespace(env=found.name, env_args=found.args, wrappers=found.wrappers))
+    described = SimpleNamespace(env=found.name, env_args=found.args, wrappers=found.wrappers, pixels=0)
+    again = of_experiment(described)
     np.testing.assert_array_equal(rewards(again), rewards(found))
 
 
@@ -483,20 +484,24 @@ def test_vector_environments_are_refused(wrap):
 
 
 @pytest.mark.parametrize(
-    "space",
+    ("space", "frame", "numbers"),
     [
-        spaces.Box(0, 255, (4, 4, 3), np.uint8),
-        spaces.Box(0, 255, (4, 4), np.uint8),
-        spaces.Dict(x=spaces.Box(-1, 1, (2,), np.float32), image=spaces.Box(0, 255, (4, 4), np.uint8)),
+        (spaces.Box(0, 255, (4, 4, 3), np.uint8), (4, 4, 3), 48),
+        (spaces.Box(0, 255, (4, 4), np.uint8), (4, 4, 1), 16),
+        (
+            spaces.Dict(x=spaces.Box(-1, 1, (2,), np.float32), image=spaces.Box(0, 255, (4, 4), np.uint8)),
+            (4, 4, 1),
+            18,
+        ),
     ],
     ids=["colours", "grey", "in a table"],
 )
-def test_images_are_refused(space):
+def test_images_are_apart_from_vectors_unless_they_are_flattened(space, frame, numbers):
     make = functools.partial(own_envs.Images, space)
-    sentence = refused(make)
-    assert sentence.startswith("environment Images: its observations contain images (uint8 (4, 4")
-    assert sentence.endswith("for example with the wrapper gymnasium.wrappers:FlattenObservation")
-    assert given(make, wrappers=["gymnasium.wrappers:FlattenObservation"]).spec(0.9).obs_dim in (48, 16, 18)
+    spec = given(make).spec(0.9, 2)
+    assert (spec.frame, spec.frame_stack, spec.obs_dim) == (frame, 2, 2 if numbers == 18 else 0)
+    flattened = given(make, wrappers=["gymnasium.wrappers:FlattenObservation"]).spec(0.9)
+    assert (flattened.frame, flattened.obs_dim) == (None, numbers)
 
 
 def test_arguments_are_not_for_an_object():

@@ -70,9 +70,16 @@ class Given(NamedTuple):
     eval_env: Env | None = None
     env_kwargs: Mapping[str, Any] | None = None
     wrappers: Sequence[Wrapper] = ()
+    pixels: int = 0
 
     def environments(self) -> sources.Environments:
-        return sources.given(self.env, env_kwargs=self.env_kwargs, wrappers=self.wrappers, eval_env=self.eval_env)
+        return sources.given(
+            self.env,
+            env_kwargs=self.env_kwargs,
+            wrappers=self.wrappers,
+            eval_env=self.eval_env,
+            pixels=self.pixels,
+        )
 
 
 class Recorder:
@@ -117,9 +124,12 @@ class Model:
             name, example = type(self).__name__, shown(more[0]) if more and isinstance(more[0], str) else "env"
             raise InputError(f"env: {shown(env)} is not needed; write {name}({example}, hidden=(256, 256))")
         given = Given(env, eval_env, env_kwargs, wrappers)
-        environments = given.environments()
-        defaults = find_preset(self.algorithm, preset, environments.name)
+        found = None if isinstance(env, str) else given.environments()
+        defaults = find_preset(self.algorithm, preset, str(env) if found is None else found.name)
         experiment = with_options(defaults, options)
+        check(experiment)
+        given = given._replace(pixels=experiment.pixels)
+        environments = given.environments() if found is None or given.pixels else found
         experiment = dataclasses.replace(experiment, env_args=environments.args, wrappers=environments.wrappers)
         check(experiment)
         self._set_up(experiment, given, environments, Trained())
@@ -185,7 +195,8 @@ class Model:
             experiment = dataclasses.replace(self.experiment, steps=steps, steps_before=trained.timesteps)
         check(experiment)
         if jax.default_backend() == "cpu" and experiment.steps > experiment.capacity:
-            require_memory(experiment, environments.spec(experiment.gamma), replays=2)  # `_ended` makes a copy
+            spec = environments.spec(experiment.gamma, experiment.frame_stack)
+            require_memory(experiment, spec, replays=2)  # `_ended` makes a copy
         callbacks = Callbacks(callback, self, experiment.num_envs * experiment.action_repeat)
         step = start.record["step"] if isinstance(start, Checkpoint) else 0
         callbacks.begin(step)
@@ -380,6 +391,8 @@ class Model:
         index = self._seed_index(chosen)
         if index == ALL:
             raise InputError('seed: "all" cannot be exported, a file holds the policy of one seed')
+        if self._spaces.frame is not None:
+            raise InputError("export: the policy sees images, and only policies that see vectors can be exported yet")
         policy = self._policy(index)
 
         def predict(rows: np.ndarray) -> np.ndarray:
@@ -463,9 +476,9 @@ class Model:
         """An untrained model with the settings of a file."""
         if experiment.algorithm != cls.algorithm:
             raise CheckpointError(f"{where}: is of {experiment.algorithm}, not of {cls.algorithm}")
-        e, given = experiment, Given(env, eval_env)  # type: ignore[arg-type]
+        e, given = experiment, Given(env, eval_env, pixels=experiment.pixels)  # type: ignore[arg-type]
         if env is None:
-            given = Given(e.env, eval_env, sources.read_arguments(e.env_args), e.wrappers)
+            given = Given(e.env, eval_env, sources.read_arguments(e.env_args), e.wrappers, e.pixels)
         environments, model = given.environments(), cls.__new__(cls)
         if env is not None:  # or the settings would describe the environment of the file
             e = dataclasses.replace(
@@ -502,7 +515,7 @@ class Model:
         """Replaces the environment by one with the same spaces, and its arguments and wrappers. Parameters and replay
         buffer are kept; the next `learn` starts new episodes, and evaluations before it no longer count."""
         self._require_idle("set_env")
-        given = Given(env, eval_env, env_kwargs, wrappers)
+        given = Given(env, eval_env, env_kwargs, wrappers, self.experiment.pixels)
         environments = given.environments()
         for kind in ("observation", "action"):
             old, new = getattr(self._spaces, kind), getattr(environments.space, kind)
@@ -530,7 +543,7 @@ class Model:
         self._set_up(state["experiment"], given, given.environments(), state["trained"])
 
     def _spec(self) -> EnvSpec:
-        return self._spaces.spec(self.experiment.gamma)
+        return self._spaces.spec(self.experiment.gamma, self.experiment.frame_stack)
 
     def _now(self, complete: bool = False) -> Trained:
         """What the model has learned by now: during `learn`, also in a callback; with `complete`, the replay too."""

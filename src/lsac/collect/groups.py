@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from lsac import streams
+from lsac.collect import observations
 from lsac.collect.actors import Actor, Actors, Choose
 from lsac.collect.wire import Episode, GroupPlan, GroupState, Played
 from lsac.envs import states
@@ -39,7 +40,8 @@ class Discounts(NamedTuple):
 class Step(NamedTuple):
     """One decision of an evaluation episode."""
 
-    obs: np.ndarray
+    obs: Any
+    """a vector, or `Pixels`"""
     action: np.ndarray
     reward: float
     neg_log_prob: float = 0.0
@@ -51,7 +53,7 @@ class Trace(NamedTuple):
 
     steps: list[Step]
     terminated: bool
-    last_obs: np.ndarray | None = None
+    last_obs: Any = None
     """the observation after the last step"""
 
 
@@ -73,7 +75,7 @@ class Group:
         self._envs = np.asarray(plan.envs, np.int32)
         act, self._evaluate_key = (streams.root(plan.seed, purpose) for purpose in (streams.ACT, streams.EVALUATE))
         self._exploring, self._uniform = actors.explore.actor(act, self._envs), actors.uniform.actor(act, self._envs)
-        self._obs = np.zeros((len(simulators), *spec.obs_shape), spec.obs_dtype)
+        self._obs = observations.blank(spec, len(simulators))
         self._memory = actors.memory(len(simulators))
         self._returns = np.zeros(len(simulators))
         self._lengths = np.zeros(len(simulators), int)
@@ -85,10 +87,10 @@ class Group:
     def reset(self, step: int, purpose: int = streams.ACT) -> None:
         """Starts a new episode in every simulator, each from its own seed."""
         for i, env in enumerate(self.plan.envs):
-            self._obs[i] = self._reset(i, step, streams.reset_seed(self.plan.seed, env, step, purpose))
+            observations.put(self._obs, i, self._reset(i, step, streams.reset_seed(self.plan.seed, env, step, purpose)))
         self._memory = self._actors.memory(len(self.simulators))
         self._returns[:], self._lengths[:] = 0.0, 0
-        self._require_finite({"obs": self._obs[None]}, step)
+        self._require_finite({"obs": observations.vectors(self._obs)[None]}, step)
 
     def collect(self, policy: Any, step: int, count: int, random: bool) -> tuple[rb.Stored, list[Episode]]:
         """Makes `count` decisions in every simulator: the transitions [count, E, …], and the episodes that ended."""
@@ -101,19 +103,21 @@ class Group:
         for t in range(count):
             now = step + t * self.plan.stride
             action, self._memory = choose(now // self.plan.stride, self._memory, self._obs)
-            obs[t], actions[t], first[t] = self._obs, action, self._lengths == 0
+            obs[t], actions[t], first[t] = observations.vectors(self._obs), action, self._lengths == 0
+            if self.layout.has_frames:
+                columns[rb.FRAME][t] = observations.frames(self._obs)
             for i in range(len(self.simulators)):
                 following, reward, terminated, truncated, taken = self._step(i, now, action[i])
-                rewards[t, i], next_obs[t, i] = reward, following
+                rewards[t, i], next_obs[t, i] = reward, observations.vectors(following)
                 discounts[t, i] = self._discounts.after(terminated, truncated)
                 self._returns[i] += reward
                 self._lengths[i] += taken
                 if terminated or truncated:
                     episodes.append(Episode(now, float(self._returns[i]), int(self._lengths[i])))
                     following = self._restart(i, now)
-                self._obs[i] = following
+                observations.put(self._obs, i, following)
         self._require_finite({name: columns[name] for name in ("obs", "action", "reward", "next_obs")}, step)
-        self._require_finite({"obs": self._obs[None]}, step + count * self.plan.stride)
+        self._require_finite({"obs": observations.vectors(self._obs)[None]}, step + count * self.plan.stride)
         return stored, episodes
 
     def _chooser(self, policy: Any, random: bool) -> Choose:
@@ -126,7 +130,7 @@ class Group:
         explore = self._exploring.follow(policy, self._memory, self._obs)
         return lambda moment, memory, obs: (uniform(moment, memory, obs)[0], explore(moment, memory, obs)[1])
 
-    def _restart(self, i: int, step: int) -> np.ndarray:
+    def _restart(self, i: int, step: int) -> Any:
         """Starts the next episode of simulator i, which continues its own random stream."""
         self._returns[i], self._lengths[i] = 0.0, 0
         if jax.tree.leaves(self._memory):
@@ -152,7 +156,7 @@ class Group:
         else:
             judged = traces[: self.plan.value_episodes]
         found = [state for trace in judged for state in evaluation_states(trace, self._discounts.gamma)]
-        width = self._obs[0].size + self.simulators[0].spaces.action_dim + 2
+        width = observations.vectors(self._obs).shape[1] + self.simulators[0].spaces.action_dim + 2
         return Played(self._returns.copy(), self._lengths.copy(), np.asarray(found, np.float32).reshape(-1, width))
 
     def play(self, actor: Actor, policy: Any, step: int, purpose: int) -> list[Trace]:
@@ -165,16 +169,19 @@ class Group:
             action, self._memory, *rest = choose(moment, self._memory, self._obs)
             neg_log_prob = np.asarray(rest[0] if rest else np.zeros(len(running)))
             for i in np.flatnonzero(running):
-                before = self._obs[i].copy()
-                self._obs[i], reward, terminated, truncated, taken = self._step(int(i), step, action[i])
+                before = observations.of_one(self._obs, int(i))
+                following, reward, terminated, truncated, taken = self._step(int(i), step, action[i])
+                observations.put(self._obs, int(i), following)
                 traces[i].steps.append(Step(before, action[i], reward, neg_log_prob[i]))
                 self._returns[i] += reward
                 self._lengths[i] += taken
                 if terminated or truncated or self._lengths[i] >= EVALUATION_LIMIT:
                     running[i] = False
-                    traces[i] = traces[i]._replace(terminated=terminated, last_obs=self._obs[i].copy())
+                    traces[i] = traces[i]._replace(
+                        terminated=terminated, last_obs=observations.of_one(self._obs, int(i))
+                    )
             moment += 1
-            self._require_finite({"obs": self._obs[None]}, step)
+            self._require_finite({"obs": observations.vectors(self._obs)[None]}, step)
         for i in np.flatnonzero(~np.isfinite(self._returns)):
             raise EnvironmentFault(f"{self._name(int(i), step)}: the return of its evaluation is {self._returns[i]}")
         return traces
@@ -187,7 +194,11 @@ class Group:
             return None
         memory = [np.asarray(leaf) for leaf in jax.tree.leaves(self._memory)]
         counts = np.stack([self._returns, self._lengths.astype(float)])
-        return GroupState(self._obs.copy(), counts, memory, kept)
+        obs, frames = self._obs_parts()
+        return GroupState(obs.copy(), counts, memory, kept, None if frames is None else frames.copy())
+
+    def _obs_parts(self) -> tuple[np.ndarray, np.ndarray | None]:
+        return observations.vectors(self._obs), observations.frames(self._obs)
 
     def restore(self, state: GroupState) -> None:
         """Continues from a captured state. It comes from a file, so it may be anything and is checked."""
@@ -198,11 +209,16 @@ class Group:
 
     def _restore(self, state: GroupState) -> None:
         leaves, tree = jax.tree.flatten(self._memory)
-        expected = [x.shape for x in (self._obs, np.empty((2, len(self.simulators))), *leaves)]
-        found = [x.shape for x in (state.obs, state.counts, *state.memory)]
+        obs, frames = self._obs_parts()
+        shown = [] if frames is None else [frames]
+        expected = [x.shape for x in (obs, np.empty((2, len(self.simulators))), *shown, *leaves)]
+        captured_frames = [] if state.frames is None else [state.frames]
+        found = [x.shape for x in (state.obs, state.counts, *captured_frames, *state.memory)]
         if found != expected:
             raise CheckpointError(f"the captured arrays of a group of simulators are {found}, not {expected}")
-        self._obs[:] = state.obs
+        obs[:] = state.obs
+        if frames is not None:
+            frames[:] = state.frames
         self._returns[:], self._lengths[:] = state.counts
         self._memory = jax.tree.unflatten(tree, state.memory)
         for simulator, captured in zip(self.simulators, state.simulators, strict=True):
@@ -212,7 +228,7 @@ class Group:
         for simulator in self.simulators:
             simulator.close()
 
-    def _step(self, i: int, step: int, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, int]:
+    def _step(self, i: int, step: int, action: np.ndarray) -> tuple[Any, float, bool, bool, int]:
         self._progress[1] = i + 1
         try:
             result = self.simulators[i].step(action)
@@ -222,7 +238,7 @@ class Group:
         self._progress[1] = 0
         return result
 
-    def _reset(self, i: int, step: int, seed: int | None) -> np.ndarray:
+    def _reset(self, i: int, step: int, seed: int | None) -> Any:
         self._progress[1] = i + 1
         try:
             obs = self.simulators[i].reset(seed)

@@ -173,12 +173,14 @@ def _regrouped(states: list[GroupState], sizes: list[int]) -> list[GroupState]:
         counts = np.split(np.concatenate([state.counts for state in states], axis=1), stops, axis=1)
         leaves = zip(*(state.memory for state in states), strict=True)
         memory = [np.split(np.concatenate(leaf), stops) for leaf in leaves]
+        shown = [state.frames for state in states if state.frames is not None]
+        frames: list[Any] = np.split(np.concatenate(shown), stops) if shown else [None] * len(sizes)
     except (AttributeError, TypeError, ValueError) as error:
         raise CheckpointError(f"the captured arrays of the simulators do not fit together ({error})") from None
     simulators = [simulator for state in states for simulator in state.simulators]
     starts = [0, *stops.tolist()]
     return [
-        GroupState(obs[i], counts[i], [leaf[i] for leaf in memory], simulators[start : start + sizes[i]])
+        GroupState(obs[i], counts[i], [leaf[i] for leaf in memory], simulators[start : start + sizes[i]], frames[i])
         for i, start in enumerate(starts)
     ]
 

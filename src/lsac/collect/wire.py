@@ -48,6 +48,8 @@ class GroupState(NamedTuple):
     memory: list[np.ndarray]
     """the leaves [E, …] of the policies' memories"""
     simulators: list[SimulatorState]
+    frames: np.ndarray | None = None
+    """[E, H, W, channels] if observations have images"""
 
 
 # Commands

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from lsac import streams
-from lsac.collect import snapshot, wire
+from lsac.collect import observations, snapshot, wire
 from lsac.collect.actors import Rule, make_actors
 from lsac.collect.groups import Discounts, Group
 from lsac.envs.gymnasium import Simulator
@@ -39,7 +39,7 @@ class GroupRunner:
         simulators = [[Simulator(make_env(), e.action_repeat) for _ in plan.envs] for plan in plans]
         if len({id(one.env) for group in simulators for one in group}) < sum(map(len, simulators)):
             raise InputError("env: the function returned the same environment twice; it must create a new one")
-        spec = simulators[0][0].spaces.spec(e.gamma)
+        spec = simulators[0][0].spaces.spec(e.gamma, e.frame_stack)
         agent = make_agent(e, spec)
         actors = make_actors(agent, spec.action_dim)
         _, self._restore = snapshot.unflatten(agent)
@@ -53,7 +53,7 @@ class GroupRunner:
         blank, key = self._restore(np.zeros_like(policies[0])), streams.root(0, streams.ACT)
 
         def compile_for(size: int, *rules: Rule) -> None:
-            obs, memory = np.zeros((size, *spec.obs_shape), spec.obs_dtype), actors.memory(size)
+            obs, memory = observations.blank(spec, size), actors.memory(size)
             for rule in rules:
                 rule.actor(key, np.zeros(size, np.int32)).follow(blank, memory, obs)(0, memory, obs)
 

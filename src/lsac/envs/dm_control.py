@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from lsac.envs import physics
+from lsac.envs import drawing, physics
 from lsac.errors import InputError
 from lsac.options import shown
 
@@ -82,7 +82,7 @@ class DmControl(gym.Env):
             raise InputError(f"domain, task: {shown(domain)} has no task {shown(task)}")
         self._env: Any = _load(domain, task)
         self.metadata = self.metadata | {"render_fps": round(1 / self._env.control_timestep())}
-        self.render_mode, self._picture = render_mode, {"width": width, "height": height, "camera_id": camera}
+        self.render_mode, self.picture = render_mode, {"width": width, "height": height, "camera": camera}
         limits = self._env.action_spec()
         limited = (limits.minimum > -UNLIMITED) & (limits.maximum < UNLIMITED)
         self._low = np.where(limited, limits.minimum, -1.0)
@@ -97,7 +97,11 @@ class DmControl(gym.Env):
         super().reset(seed=seed)
         if seed is not None:
             self._env.task.random.seed(seed % 2**32)  # NumPy's legacy generator takes no larger ones
-        return _flat(self._env.reset().observation), {}
+        return _flat(self._begin().observation), {}
+
+    def _begin(self) -> Any:
+        """Starts an episode: quadruped-escape draws then."""
+        return drawing.in_own_thread(self, self._env.reset)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         step = self._env.step(self._low + (np.asarray(action, np.float64) + 1.0) * self._half_range)
@@ -105,10 +109,18 @@ class DmControl(gym.Env):
         return _flat(step.observation), float(step.reward), terminated, bool(step.last() and not terminated), {}
 
     def render(self) -> Any:
-        return self._env.physics.render(**self._picture) if self.render_mode == "rgb_array" else None
+        if self.render_mode != "rgb_array":
+            return None
+        return self._env.physics.render(self.picture["height"], self.picture["width"], self.picture["camera"])
 
     def close(self) -> None:
+        self.free_pictures()
         self._env.close()
+
+    def free_pictures(self) -> None:
+        """Frees what it has drawn with, which the suite's `close` leaves to Python."""
+        if self._env.physics._contexts:
+            self._env.physics._free_rendering_contexts()
 
     def get_state(self) -> dict[str, Any]:
         """Everything that the next step or reset depends on: simulation, targets in the model, and random numbers."""
@@ -125,10 +137,11 @@ class DmControl(gym.Env):
         simulation = self._env.physics
         model, data = simulation.model.ptr, simulation.data.ptr
         arrays = {name.split(".", 1)[1]: x for name, x in state.items() if name.startswith("physics.")}
-        self._env.reset()  # some tasks compute constants at their first reset
+        self._begin()  # some tasks compute constants at their first reset
         physics.restore(model, data, arrays)
         mujoco.mj_step1(model, data)  # a step of the suite begins with the contacts that the last one ended with
         physics.restore(model, data, arrays)
+        drawing.in_own_thread(self, self.free_pictures)  # OpenGL has a copy of the terrain
         self._env.task.random.set_state(("MT19937", keys, position, has_gauss, gauss))
 
 

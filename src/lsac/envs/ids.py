@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import sys
+import warnings
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -96,7 +97,10 @@ def _can_be_found(module: str) -> bool:
 def build(spec: gym.envs.registration.EnvSpec) -> gym.Env:
     """Creates an environment from a spec."""
     try:
-        return gym.make(spec, disable_env_checker=True)
+        with warnings.catch_warnings():
+            if "render_mode" in spec.kwargs:  # one that an environment does not have is rejected elsewhere
+                warnings.filterwarnings("ignore", ".*possible render_modes", UserWarning)
+            return gym.make(spec, disable_env_checker=True)
     except Exception as error:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if isinstance(error, TypeError) and unknown and unknown[1] in spec.kwargs:

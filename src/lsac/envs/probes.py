@@ -92,7 +92,45 @@ class TimeLimited(Probe):
     length = 10**9
 
 
+class SeenColour(Probe):
+    """One step, reward 1 − (a − c)², where c is the colour of a square, −1 without red and 1 with full red. Only the
+    picture shows it, at another place in every episode: Q(s) = 1 − (a − c)². Fails if the agent does not see.
+
+    With a larger `length`, every step has a colour and a place of its own."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 1}  # noqa: RUF012  (as in every environment)
+    side, square = 48, 16
+
+    def __init__(self, render_mode: str | None = None, length: int = 1) -> None:
+        super().__init__()
+        self.render_mode, self.length = render_mode, length
+        self.red, self.row, self.column = 0, 0, 0
+
+    def first(self) -> float:
+        self.red = int(self.np_random.integers(256))
+        self.row, self.column = self.np_random.integers(self.side - self.square + 1, size=2).tolist()
+        return 0.0
+
+    def reward(self, action: float) -> float:
+        return 1.0 - (action - (self.red / 127.5 - 1.0)) ** 2
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        result = super().step(action)
+        self.first()
+        return result
+
+    def render(self) -> Any:
+        """The square, which has full green, on black."""
+        if self.render_mode is None:
+            return None
+        picture = np.zeros((self.side, self.side, 3), np.uint8)
+        rows, columns = (slice(start, start + self.square) for start in (self.row, self.column))
+        picture[rows, columns, :2] = self.red, 255
+        return picture
+
+
 PROBES = (ConstantReward, RewardFromObs, DelayedReward, RewardFromAction, RewardFromBoth, TimeLimited)
+"""Those that are observed; `SeenColour` is for agents that learn from images."""
 
 for probe in PROBES:
     gym.register(
@@ -100,3 +138,4 @@ for probe in PROBES:
         entry_point=f"lsac.envs.probes:{probe.__name__}",
         max_episode_steps=4 if probe is TimeLimited else None,
     )
+gym.register("lsac/SeenColour-v0", entry_point="lsac.envs.probes:SeenColour")

@@ -27,6 +27,8 @@ class Recipe(NamedTuple):
     """module:name of a function or class that creates the environment without arguments, or empty"""
     wrappers: Sequence[str] = ()
     """module:name of each wrapper, innermost first"""
+    pixels: int = 0
+    """side of the images that the agent sees in place of observations; 0 for the observations"""
 
 
 def search_path() -> list[str]:

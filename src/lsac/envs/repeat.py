@@ -5,6 +5,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from lsac.envs.pixels import Rendered
+
 
 class ActionRepeat(gym.Wrapper, gym.utils.RecordConstructorArgs):
     """Takes `repeat` steps of the environment with the same action and returns the sum of their rewards.
@@ -29,5 +31,8 @@ class ActionRepeat(gym.Wrapper, gym.utils.RecordConstructorArgs):
 
 
 def repeated(env: gym.Env, repeat: int) -> gym.Env:
-    """The environment with every action repeated; the environment itself if that is once."""
-    return env if repeat == 1 else ActionRepeat(env, repeat)
+    """The environment with every action repeated; the environment itself if that is once. An image is drawn only after
+    the last repetition."""
+    if repeat == 1:
+        return env
+    return Rendered(ActionRepeat(env.env, repeat), env.side) if isinstance(env, Rendered) else ActionRepeat(env, repeat)

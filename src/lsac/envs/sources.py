@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 from gymnasium.wrappers import NormalizeReward
 
-from lsac.envs import ids, wrapping
+from lsac.envs import drawable, ids, rendering, wrapping
 from lsac.envs.gymnasium import Spaces, name_of
+from lsac.envs.pixels import Rendered
 from lsac.envs.recipes import (
     GymSpec,
     Recipe,
@@ -62,8 +64,8 @@ class Environments(NamedTuple):
     why_single: str = ""
     """why there can be one training simulator only, and what helps; empty if there can be more"""
 
-    def spec(self, gamma: float) -> EnvSpec:
-        return self.space.spec(gamma)
+    def spec(self, gamma: float, frame_stack: int = 1) -> EnvSpec:
+        return self.space.spec(gamma, frame_stack)
 
 
 class Described(Protocol):
@@ -78,10 +80,14 @@ class Described(Protocol):
     @property
     def wrappers(self) -> tuple[str, ...]: ...
 
+    @property
+    def pixels(self) -> int: ...
+
 
 def of_experiment(experiment: Described) -> Environments:
     e = experiment
-    return given(e.env, env_kwargs=read_arguments(e.env_args), wrappers=e.wrappers)._replace(args=e.env_args)
+    found = given(e.env, env_kwargs=read_arguments(e.env_args), wrappers=e.wrappers, pixels=e.pixels)
+    return found._replace(args=e.env_args)
 
 
 def given(
@@ -90,28 +96,31 @@ def given(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[str | Wrap] = (),
     eval_env: str | gym.Env | Make | None = None,
+    pixels: int = 0,
 ) -> Environments:
     """The environments that a user describes.
 
     `env` is an id, an environment, or a function or class that creates a new environment at each call. `env_kwargs`
     are its arguments, `wrappers` are applied to it, the first one innermost. `eval_env` replaces it in evaluations; it
-    is used as it is, without `env_kwargs` and `wrappers`.
+    is used as it is, without `env_kwargs` and `wrappers`. With `pixels`, the observations of both are images of that
+    side, which the environment draws.
     """
     if isinstance(wrappers, str) or not isinstance(wrappers, Sequence):
         raise InputError(f"wrappers: {shown(wrappers)} is not a list; write wrappers=[…]")
     if not isinstance(env_kwargs or {}, Mapping) or not all(isinstance(name, str) for name in env_kwargs or {}):
         raise InputError(f"env_kwargs: {shown(env_kwargs)} is not a dict of arguments by their names")
     layers = [layer_of(wrapper) for wrapper in wrappers]
-    base = _base(env, {k: without_numpy(v) for k, v in (env_kwargs or {}).items()}, "env")
+    if pixels:
+        rendering.choose_backend()  # before MuJoCo tasks of any package are created
+    base = _base(env, {k: without_numpy(v) for k, v in (env_kwargs or {}).items()}, "env", pixels)
     names = [layer.name for layer in layers if layer.name]
-    sample = wrapped(base.sample, layers)
-    require_no_statistics(sample)
+    sample = _sample(base, layers, pixels, of_user=isinstance(env, gym.Env))
     space = Spaces(sample)
     recipe = base.recipe if len(names) == len(layers) else None
     if recipe is not None:
-        recipe = recipe._replace(wrappers=tuple(names))
+        recipe = recipe._replace(wrappers=tuple(names), pixels=pixels)
         sample.close()
-    more = None if base.more is None else functools.partial(_make, base.more, layers)
+    more = None if base.more is None else functools.partial(_make, base.more, layers, pixels)
     if recipe is None:
         lender = _Lender(sample, more, isinstance(env, gym.Env))
         training = Source(lender.lend, recipe, lender.release)
@@ -122,7 +131,7 @@ def given(
     if evaluation and any(isinstance(layer, NormalizeReward) for layer in stack_of(sample)):
         evaluation = _with_true_rewards(evaluation)
     if eval_env is not None:
-        evaluation = _evaluation(eval_env, space)
+        evaluation = _evaluation(eval_env, space, pixels)
     return Environments(
         base.name,
         training,
@@ -135,28 +144,37 @@ def given(
     )
 
 
-def _evaluation(eval_env: str | gym.Env | Make, like: Spaces) -> Source:
-    base = _base(eval_env, {}, "eval_env")
-    require_no_statistics(base.sample)
-    found = Spaces(base.sample)
+def _evaluation(eval_env: str | gym.Env | Make, like: Spaces, pixels: int) -> Source:
+    base = _base(eval_env, {}, "eval_env", pixels)
+    sample = _sample(base, [], pixels, of_user=isinstance(eval_env, gym.Env))
+    found = Spaces(sample)
     for kind in ("observation", "action"):
         mine, other = getattr(found, kind), getattr(like, kind)
         if mine != other:
             raise InputError(f"eval_env: its {kind} space is {mine}, but that of the training environment is {other}")
     if base.more is None:
         raise InputError(f"eval_env: {base.why_single}")
-    source = Source(base.more, base.recipe)
-    normalises = any(isinstance(layer, NormalizeReward) for layer in stack_of(base.sample))
+    more = functools.partial(_make, base.more, [], pixels)
+    source = Source(more, None if base.recipe is None else base.recipe._replace(pixels=pixels))
+    normalises = any(isinstance(layer, NormalizeReward) for layer in stack_of(sample))
     if base.recipe is not None:
-        base.sample.close()
+        sample.close()
     elif not isinstance(eval_env, gym.Env):
-        lender = _Lender(base.sample, base.more, of_user=False)
+        lender = _Lender(sample, more, of_user=False)
         source = Source(lender.lend, None, lender.release)
     return _with_true_rewards(source) if normalises else source
 
 
-def _make(more: Make, layers: Sequence[Layer]) -> gym.Env:
-    return wrapped(more(), layers)
+def _sample(base: "_Base", layers: Sequence[Layer], pixels: int, of_user: bool) -> gym.Env:
+    """The first environment, with its wrappers; rejects one that cannot be used."""
+    env = wrapped(base.sample, layers)
+    require_no_statistics(env)
+    return drawable.rendered(env, pixels, draw=not of_user) if pixels else env
+
+
+def _make(more: Make, layers: Sequence[Layer], pixels: int) -> gym.Env:
+    env = wrapped(more(), layers)
+    return Rendered(env, pixels) if pixels else env
 
 
 def _with_true_rewards(source: Source) -> Source:
@@ -182,20 +200,20 @@ class _Base(NamedTuple):
     why_single: str = ""
 
 
-def _base(env: Any, kwargs: dict[str, Any], option: str) -> _Base:
+def _base(env: Any, kwargs: dict[str, Any], option: str, pixels: int) -> _Base:
     if isinstance(env, str):
-        return _of_id(env, kwargs)
+        return _of_id(env, kwargs, pixels)
     _require_one(env, option)
     if isinstance(env, gym.Env):
         if kwargs:
             raise InputError("env_kwargs: cannot be given to an environment that exists already; pass its id or class")
-        return _of_object(env, option)
+        return _of_object(env, option, pixels)
     if not callable(env):
         raise InputError(
             f"{option}: {shown(env)} is neither the id of an environment, nor an environment, nor a function that "
             "creates one"
         )
-    return _of_factory(functools.partial(env, **kwargs) if kwargs else env, option)
+    return _of_factory(functools.partial(env, **kwargs) if kwargs else env, option, pixels)
 
 
 def _require_one(env: Any, option: str) -> None:
@@ -207,23 +225,34 @@ def _require_one(env: Any, option: str) -> None:
         )
 
 
-def _of_id(env_id: str, kwargs: dict[str, Any]) -> _Base:
+def _of_id(env_id: str, kwargs: dict[str, Any], pixels: int) -> _Base:
     registered = ids.find(env_id)
     limit = kwargs.get("max_episode_steps", registered.max_episode_steps)
     if limit is not None and (type(limit) is not int or limit < -1 or limit == 0):
         raise InputError(f"--env-args max_episode_steps={shown(limit)}: must be at least 1, or -1 for no limit")
     own = {name: value for name, value in kwargs.items() if name != "max_episode_steps"}
+    if pixels:
+        own = drawable.arguments(registered, pixels, own)
     spec = dataclasses.replace(
         registered, kwargs={**registered.kwargs, **own}, max_episode_steps=None if limit == -1 else limit
     )
     more = functools.partial(ids.build, spec)
+    try:
+        sample = more()
+    except InputError as error:
+        no_mode = re.search(r"^--env-args render_mode:|\) takes no arguments", str(error))
+        if pixels and "render_mode" not in kwargs and no_mode:
+            plain = {name: value for name, value in spec.kwargs.items() if name != "render_mode"}
+            drawable.require_no_image(ids.build(dataclasses.replace(spec, kwargs=plain)), pixels)
+            raise drawable.cannot(pixels, env_id) from None
+        raise
     args = written(kwargs)
     recreatable = len(args) == len(kwargs)
-    return _Base(env_id, more(), more, recipe_of(spec, env_id, own), args, recreatable=recreatable)
+    return _Base(env_id, sample, more, recipe_of(spec, env_id, own), args, recreatable=recreatable)
 
 
-def _of_object(env: gym.Env, option: str) -> _Base:
-    args, wrappers, recreatable = _description(env)
+def _of_object(env: gym.Env, option: str, pixels: int) -> _Base:
+    args, wrappers, recreatable = _description(env, pixels)
     more, why = _copies(env)
     helps = "create it by a function (eval_env=lambda: …)"
     if option == "env":
@@ -251,7 +280,7 @@ def _copies(env: gym.Env) -> tuple[Make | None, str]:
     return more, ""
 
 
-def _of_factory(factory: Make, option: str) -> _Base:
+def _of_factory(factory: Make, option: str, pixels: int) -> _Base:
     sample = _call(factory, option)
 
     def more() -> gym.Env:
@@ -262,7 +291,7 @@ def _of_factory(factory: Make, option: str) -> _Base:
 
     reference = reference_of(factory)
     recipe = Recipe(factory=reference) if reference else None
-    return _Base(name_of(sample), sample, more, recipe, *_description(sample))
+    return _Base(name_of(sample), sample, more, recipe, *_description(sample, pixels))
 
 
 def _call(factory: Make, option: str) -> gym.Env:
@@ -281,7 +310,7 @@ def _call(factory: Make, option: str) -> gym.Env:
     return env
 
 
-def _description(env: gym.Env) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+def _description(env: gym.Env, pixels: int) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     """Arguments and wrappers with which the id of an environment creates it again, and whether they are complete."""
     spec = env.spec
     registered = ids.OWN.get(spec.id) or gym.registry.get(spec.id) if spec else None
@@ -294,6 +323,8 @@ def _description(env: gym.Env) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
         kwargs = {k: v for k, v in kwargs.items() if k not in registered.kwargs or bool(registered.kwargs[k] != v)}
     except ValueError:  # arrays have no single truth value
         return (), (), False
+    if pixels:
+        kwargs |= drawable.picture_of(env)
     if spec.max_episode_steps != registered.max_episode_steps:
         kwargs["max_episode_steps"] = -1 if spec.max_episode_steps is None else spec.max_episode_steps
     args, wrappers = written(kwargs), tuple(w.entry_point for w in added if w.kwargs == {} and is_found(w.entry_point))
@@ -333,4 +364,5 @@ def create(recipe: Recipe) -> gym.Env:
     """Creates an environment in this process."""
     by_spec = bool(recipe.spec)
     env = ids.build(GymSpec.from_json(recipe.spec)) if by_spec else _call(named(recipe.factory), "env")
-    return wrapped(env, [Layer(name, named(name)) for name in recipe.wrappers])
+    env = wrapped(env, [Layer(name, named(name)) for name in recipe.wrappers])
+    return Rendered(env, recipe.pixels) if recipe.pixels else env

@@ -22,6 +22,7 @@ import safetensors.numpy
 from gymnasium import wrappers as gw
 
 from lsac.envs import physics
+from lsac.envs.pixels import Rendered
 from lsac.errors import CheckpointError
 
 STATELESS = (
@@ -125,10 +126,11 @@ def _changed_by_json(value: Any) -> bool:
 
 
 def _layers(env: gym.Env) -> tuple[list[gym.Wrapper], gym.Env]:
-    """The wrappers of an environment, outermost first, and the innermost environment."""
+    """The wrappers of an environment, outermost first, and the innermost environment. Drawing it needs no state."""
     wrappers = []
     while isinstance(env, gym.Wrapper):
-        wrappers.append(env)
+        if not isinstance(env, Rendered):
+            wrappers.append(env)
         env = env.env
     return wrappers, env
 

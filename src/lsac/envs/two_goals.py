@@ -35,6 +35,7 @@ class TwoGoals(gym.Env):
             raise InputError(f"start_noise: {shown(start_noise)} must be a number that is not negative")
         self.maze, self._body, self._start_noise = maze, body, start_noise
         self.render_mode = body.render_mode
+        self.picture = {"width": body.width, "height": body.height}
         self.action_space = body.action_space
         size = body.model.nq + body.model.nv
         self.observation_space = spaces.Box(-np.inf, np.inf, (size,), np.float32)

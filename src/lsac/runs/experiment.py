@@ -14,8 +14,9 @@ from typing import Annotated, Any, Generic, TypeVar
 import jax
 import tyro
 
-from lsac.agents import AGENTS, Algorithm
+from lsac.agents import AGENTS, IMAGES, Algorithm, learns_from
 from lsac.agents.normalised import normalised
+from lsac.agents.stacked import stacked
 from lsac.errors import InputError
 from lsac.options import (
     AddedLater,
@@ -44,6 +45,9 @@ FORMAT = 1
 ENV_ID = r"(?=.{1,200}$)[\w./-]+(:[\w./-]+)?"
 """The id of an environment, with at most one module before it."""
 
+LARGEST_IMAGE = 1024
+"""Side in pixels; memory for larger ones would be missing long before there is an agent."""
+
 FINITE_POSITIVE = Between(0, math.inf, without_low=True, without_high=True)
 
 C = TypeVar("C")
@@ -65,6 +69,11 @@ class Experiment(Generic[C]):
     action_repeat: Annotated[Count, AddedLater(before=1)] = 1
     """environment steps with the same action, whose rewards are summed: together one decision, and one transition in
     the replay; all steps of a run are counted in the environment's own steps"""
+    pixels: Annotated[int, Between(0, LARGEST_IMAGE), AddedLater(before=0)] = 0
+    """side in pixels of the images that the agent sees in place of the environment's observations; 0 means the
+    observations themselves"""
+    frame_stack: Annotated[Count, AddedLater(before=1)] = 1
+    """successive frames that are stacked to one image"""
     utd: Annotated[float, FINITE_POSITIVE] = 1.0
     """updates per decision, which is one environment step unless --action-repeat is more; 0.05 is one update in 20"""
     chunk: Count = 32
@@ -215,8 +224,33 @@ def _with_agent(experiment: Experiment, agent: Any) -> Experiment:
 def make_agent(experiment: Experiment, spec: EnvSpec) -> Agent:
     """Creates the agent of an experiment."""
     e = for_run(experiment)
+    _require_suitable(e, spec)
     agent = AGENTS[e.algorithm].make(e.agent, spec)
-    return normalised(agent, spec, observations=e.normalise_observations, rewards=e.scale_rewards, num_envs=e.num_envs)
+    agent = normalised(agent, spec, observations=e.normalise_observations, rewards=e.scale_rewards, num_envs=e.num_envs)
+    return stacked(agent, spec)
+
+
+def _require_suitable(experiment: Experiment, spec: EnvSpec) -> None:
+    """Rejects an agent of images for an environment without, and the reverse."""
+    e = experiment
+    if spec.frame is None:
+        if not learns_from(e.algorithm, "vectors"):
+            raise InputError(
+                f"{e.algorithm} learns from images, but the observations of {e.env} have none: set --pixels 84"
+            )
+        if e.frame_stack > 1:
+            raise InputError(f"--frame-stack {e.frame_stack}: the observations of {e.env} have no images to stack")
+        return
+    if not learns_from(e.algorithm, "images"):
+        advice = "set --pixels 0, or train" if e.pixels else "train"
+        raise InputError(
+            f"{e.algorithm} takes no images, which the observations of {e.env} have: {advice} {', '.join(IMAGES)}"
+        )
+    if e.normalise_observations:
+        raise InputError("--normalise-observations: is for vectors, but these observations have images; leave it out")
+    least = (e.frame_stack + 1) * e.num_envs + 1
+    if e.capacity < least:
+        raise InputError(f"--replay-capacity {e.replay_capacity}: must hold {least} steps, so that images are complete")
 
 
 def find_algorithm(name: str) -> Algorithm:

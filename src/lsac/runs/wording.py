@@ -21,7 +21,8 @@ TRANSLATIONS: dict[str, str] = {
     "replay_buffer_class": "not available; transitions are stored on the device, sized by `replay_capacity`",
     "replay_buffer_kwargs": "not available; the replay has only `replay_capacity`",
     "optimize_memory_usage": "nothing to set; `replay_capacity` determines the memory",
-    "n_steps": "here `chunk` is the number of decisions in a rollout, over all `num_envs` simulators",
+    "n_steps": "here `chunk` is the number of decisions in a rollout, over all `num_envs` simulators, and `n_step` "
+    "that of an n-step return",
     "n_epochs": "here `epochs`",
     "clip_range": "here `clip_ratio`",
     "clip_range_vf": "here `value_clip`",

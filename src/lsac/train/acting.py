@@ -47,8 +47,8 @@ class Predictor:
         self._keys: dict[int, Any] = {}
         self._has_memory = bool(jax.tree.leaves(agent.memory()))
 
-        def act(explore: bool, policy: Any, memory: Any, obs: Array, key: Array, count: Array) -> Any:
-            keys = jax.random.split(jax.random.fold_in(key, count), obs.shape[0])
+        def act(explore: bool, policy: Any, memory: Any, obs: Any, key: Array, count: Array) -> Any:
+            keys = jax.random.split(jax.random.fold_in(key, count), jax.tree.leaves(obs)[0].shape[0])
             return jax.vmap(lambda m, o, k: agent.act(policy, m, o, k, explore))(memory, obs, keys)
 
         kinds = {True: partial(act, False), False: partial(act, True)}  # by whether to be deterministic
@@ -73,7 +73,8 @@ class Predictor:
         """Actions for one observation or a batch, and the memories of the policy or None."""
         single, batch = self._batch(obs)
         self._calls += 1
-        memory = self._memory(len(batch), recurrence, index == ALL) if self._has_memory else ()
+        rows = len(jax.tree.leaves(batch)[0])
+        memory = self._memory(rows, recurrence, index == ALL) if self._has_memory else ()
         act = (self._all_seeds if index == ALL else self._one_seed)[deterministic]
         action, memory = act(policy, memory, batch, self._key(max(index, 0)), np.int32(self._calls))
         scaled = self._spaces.scaled(np.asarray(action))
@@ -106,20 +107,30 @@ class Predictor:
 
         return jax.tree.map(choose, fresh, state)
 
-    def _batch(self, obs: Any) -> tuple[bool, np.ndarray]:
-        """Whether `obs` is a single observation, and the observations as [B, O]."""
-        space = self._spaces.observation
-        if not isinstance(space, gym.spaces.Dict):
-            rows = _rows(obs, space, "obs")
-            return (True, self._spaces.flat(obs)[None]) if rows is None else (False, _flat(obs))
-        if not isinstance(obs, Mapping) or not space.spaces.keys() <= obs.keys():
-            raise InputError(f"obs: must be a dict with {', '.join(map(repr, space.spaces))}, not {shown(obs)}")
-        found = {_rows(obs[name], part, f"obs[{name!r}]") for name, part in space.spaces.items()}
+    def _batch(self, obs: Any) -> tuple[bool, Any]:
+        """Whether `obs` is a single observation, and the observations as the agent sees them, with a leading axis."""
+        space, parts = self._spaces.observation, {"obs": obs}
+        if isinstance(space, gym.spaces.Dict):
+            if not isinstance(obs, Mapping) or not space.spaces.keys() <= obs.keys():
+                raise InputError(f"obs: must be a dict with {', '.join(map(repr, space.spaces))}, not {shown(obs)}")
+            parts = {f"obs[{name!r}]": obs[name] for name in space.spaces}
+            found = {_rows(x, box, name) for (name, x), box in zip(parts.items(), space.spaces.values(), strict=True)}
+        else:
+            found = {_rows(obs, space, "obs")}
         if len(found) > 1:
             raise InputError("obs: its entries are batches of different sizes")
-        if found == {None}:
-            return True, self._spaces.flat(obs)[None]
-        return False, np.concatenate([_flat(obs[name]) for name in space.spaces], axis=1)
+        (rows,) = found
+        if rows is None:
+            return True, jax.tree.map(lambda x: x[None], self._spaces.read(obs))
+        if self._spaces.frame is None:
+            return False, np.concatenate([_flat(x) for x in parts.values()], axis=1)
+        each = [self._spaces.read(_row_of(obs, i)) for i in range(rows)]
+        return False, jax.tree.map(lambda *x: np.stack(x), *each)
+
+
+def _row_of(obs: Any, i: int) -> Any:
+    """One observation of a batch."""
+    return {name: x[i] for name, x in obs.items()} if isinstance(obs, Mapping) else obs[i]
 
 
 def _rows(values: Any, space: gym.Space, name: str) -> int | None:

@@ -28,6 +28,7 @@ class Display:
         self._live = Live(console=self.console, refresh_per_second=8) if self.console.is_terminal else None
         self._every, self._last_print = every, 0.0
         self._progress: Progress | None = None
+        self._told = True  # whether the newest progress was shown
         self._reward: float | None = None
         self._evaluation = ""
         self._fps = 0.0
@@ -40,6 +41,8 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._told and self._progress and self._progress.step >= self._progress.steps:
+            self._show(at_once=True)
         if self._live:
             self._live.__exit__(kind, error, trace)
 
@@ -54,14 +57,14 @@ class Display:
         if evaluation is not None:
             self._evaluation = f"evaluation {evaluation:,.1f} (step {progress.lines[0]['step']:,})"
         self._fps = progress.fps or self._fps
-        self._progress = progress
-        self._show(progress.step >= progress.steps)
+        self._progress, self._told = progress, False
+        self._show()  # the last line waits for evaluations that have not ended
 
     def fitting(self, fitting: Fitting) -> None:
         if self._live or fitting.done < fitting.steps:
             self._show(at_once=fitting.done == 0, fitting=fitting if fitting.done < fitting.steps else None)
 
-    def _show(self, at_once: bool, fitting: Fitting | None = None) -> None:
+    def _show(self, at_once: bool = False, fitting: Fitting | None = None) -> None:
         if self._live:
             rows = [row for row in (self._progress and self._bar(self._progress), fitting and _fit_bar(fitting)) if row]
             details = [Text(self._details(self._progress))] if self._progress else []
@@ -72,6 +75,7 @@ class Display:
             if fitting:
                 self.say(_fit_text(fitting))
             elif self._progress:
+                self._told = True
                 self.say(f"{_steps(self._progress)} ({_percent(self._progress)}) · {self._details(self._progress)}")
 
     def _bar(self, progress: Progress) -> Table:

@@ -84,7 +84,7 @@ def load_policies(path: Path, which: str) -> Evaluated:
     """The last or best policies of a run."""
     folder, e = RunFolder.open(path)
     environments = of_experiment(e)
-    spec = environments.spec(e.gamma)
+    spec = environments.spec(e.gamma, e.frame_stack)
     policies, steps = policies_of(folder, e, spec, which)
     expected = (e.seeds, snapshot.unflatten(make_agent(e, spec))[0])
     if policies.shape != expected:

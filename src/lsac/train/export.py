@@ -58,6 +58,8 @@ def export(
     `predict`, and appears only if the two agree. `about` is stored in the file."""
     if path.is_dir():
         raise InputError(f"export: {path} is a folder, should be a file, for example {path / 'policy.onnx'}")
+    if path.suffix.lower() != ".onnx":
+        raise InputError(f"export: {path} must end in .onnx, for example {path.with_suffix('.onnx')}")
     session, data, shape = _session(agent, policy, spaces, about)
     (actions,) = session.run([OUTPUT], {INPUT: observations})
     expected = predict(observations)

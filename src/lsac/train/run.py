@@ -116,7 +116,7 @@ def assembled(
 ) -> Iterator[Loop]:
     """The loop of a run; on exit, all its parts are closed."""
     e, found = experiment, environments or of_experiment(experiment)
-    spec = found.spec(e.gamma)
+    spec = found.spec(e.gamma, e.frame_stack)
     cache_compilations()
     agent = make_agent(e, spec)
     if e.action_repeat > 1:
@@ -173,7 +173,7 @@ def new_folder(
     path: Path, experiment: Experiment, environments: Environments, overwrite: bool = False, **notes: bool
 ) -> RunFolder:
     """Creates the folder of a new run, after checking that the run fits into memory."""
-    require_memory(experiment, environments.spec(experiment.gamma))
+    require_memory(experiment, environments.spec(experiment.gamma, experiment.frame_stack))
     return RunFolder.create(path, experiment, overwrite, **notes)
 
 
@@ -194,8 +194,9 @@ def choose_workers(source: Source, experiment: Experiment, say: Say) -> int:
 
 def inspector(environments: Environments, action_repeat: int) -> Inspect | None:
     """A function that compares generated transitions with the simulator; None if an observation does not determine its
-    state."""
+    state, or if it is an image."""
     changed = environments.args or environments.wrappers or environments.training.recipe is None
+    changed = changed or environments.space.frame is not None
     if changed or not fidelity.knows(environments.name):
         return None
     env = repeated(environments.training.make(), action_repeat)
