@@ -4,6 +4,7 @@
 own computes them with fixed compiler settings, so that they do not depend on the settings of the caller.
 """
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -18,9 +19,10 @@ import optax
 import small
 from safetensors.numpy import load_file
 
-from lsac.agents import AGENTS
+from lsac.agents import AGENTS, VECTORS
 from lsac.replay import ring as rb
-from lsac.types import EnvSpec
+from lsac.runs.datafile import read
+from lsac.types import EnvSpec, Pixels
 
 FILE = Path(__file__).with_name("golden.json")
 SETTINGS = {
@@ -31,7 +33,6 @@ SETTINGS = {
     "OPENBLAS_CORETYPE": "Haswell",
 }
 SPEC = EnvSpec(obs_shape=(3,), action_dim=1, gamma=0.99)  # those of Pendulum-v1
-LAYOUT = rb.layout_of(SPEC)
 COUNT, SIMULATORS = 32, 2
 CG_STEPS = 2
 """More conjugate-gradient steps of TRPO would amplify rounding errors beyond the tolerance."""
@@ -42,15 +43,22 @@ RUN = {
 }
 
 
-def replay_of(on_policy: bool) -> rb.Replay:
+def spec_of(algorithm: str) -> EnvSpec:
+    return SPEC if algorithm in VECTORS else small.image_spec(algorithm, SPEC)
+
+
+def replay_of(algorithm: str) -> rb.Replay:
     """Random transitions in the first half of a ring, one in eight terminal; an on-policy agent's ring is full."""
-    rng, layout = np.random.default_rng(0), LAYOUT
+    rng, layout, on_policy = np.random.default_rng(0), rb.layout_of(spec_of(algorithm)), small.on_policy(algorithm)
     rows = rng.normal(size=(COUNT, layout.width)).astype(np.float32)
     where = layout.fields()
     rows[:, where["action"]] = rng.uniform(-1, 1, size=(COUNT, SPEC.action_dim))
     rows[:, where["discount"]] = np.where(np.arange(COUNT) % 8 == 7, 0.0, 0.99)[:, None]
     ring = layout.empty(COUNT if on_policy else 2 * COUNT)
     ring[rb.PACKED][:COUNT], ring[rb.FIRST][:] = rows, True
+    if layout.has_frames:
+        ring[rb.FRAME][:] = rng.integers(0, 256, ring[rb.FRAME].shape)
+        ring[rb.FIRST][:] = np.arange(len(ring[rb.FIRST])) % 12 < SIMULATORS
     return rb.holding(layout, ring, COUNT, SIMULATORS)
 
 
@@ -59,24 +67,31 @@ def norm(tree) -> float:
 
 
 def after_three_updates(algorithm: str) -> dict[str, float]:
-    agent = AGENTS[algorithm].make(small.config(algorithm, cg_steps=CG_STEPS), SPEC)
-    replay, state = replay_of(small.on_policy(algorithm)), agent.init(jax.random.key(0))
+    agent = AGENTS[algorithm].make(small.config(algorithm, cg_steps=CG_STEPS), spec_of(algorithm))
+    replay, state = replay_of(algorithm), agent.init(jax.random.key(0))
     update = jax.jit(agent.update)
     for i in range(3):
         state, metrics = update(state, replay, jax.random.key(i))
-    obs, key = jnp.array([0.5, -1.0, 2.0]), jax.random.key(7)
-    critics = agent.values.critics(state)
-    value = agent.values.value(critics, obs, jnp.array([0.3]))
     policy = agent.policy(state)
-    return {
-        **{name: float(number) for name, number in metrics.items()},
-        **{f"value {name}": float(number) for name, number in value.items()},
-        "policy": norm(policy),
-        "critics": norm(critics),
-        "exploring action": float(agent.act(policy, (), obs, key, True)[0][0]),
-        "another exploring action": float(agent.act(policy, (), -obs, jax.random.key(8), True)[0][0]),
-        "another action": float(agent.act(policy, (), -obs, key, False)[0][0]),
-        "action": float(agent.act(policy, (), obs, key, False)[0][0]),
+    found = {name: float(number) for name, number in metrics.items()} | {"policy": norm(policy)}
+    if agent.values is not None:
+        critics, obs = agent.values.critics(state), jnp.array([0.5, -1.0, 2.0])
+        value = agent.values.value(critics, obs, jnp.array([0.3]))
+        found |= {f"value {name}": float(number) for name, number in value.items()} | {"critics": norm(critics)}
+
+    def action(sign: float, key: int, explore: bool) -> float:
+        obs = sign * jnp.array([0.5, -1.0, 2.0])
+        if algorithm not in VECTORS:
+            shape = spec_of(algorithm).image_shape
+            image = jax.random.randint(jax.random.key(int(sign) + 1), shape, 0, 256).astype(jnp.uint8)
+            obs = Pixels(image, obs)
+        return float(agent.act(policy, agent.memory(), obs, jax.random.key(key), explore)[0][0])
+
+    return found | {
+        "exploring action": action(1.0, 7, True),
+        "another exploring action": action(-1.0, 8, True),
+        "another action": action(-1.0, 7, False),
+        "action": action(1.0, 7, False),
     }
 
 
@@ -85,7 +100,7 @@ def after_a_run(algorithm: str, folder: Path) -> dict[str, float]:
     from commands import lsac, metrics
 
     options = small.flags(algorithm, **RUN)
-    result = lsac("train", algorithm, "--env", "Pendulum-v1", *options, "--out", folder)
+    result = lsac("train", algorithm, "--env", small.env_of(algorithm), *options, "--out", folder)
     assert result.code == 0, result.err
     last: dict[str, float] = {}
     for line in metrics(folder):
@@ -95,8 +110,12 @@ def after_a_run(algorithm: str, folder: Path) -> dict[str, float]:
     arrays = load_file(newest)
     weights = [x[1].ravel() for name, x in sorted(arrays.items()) if name.endswith(("weight", "bias"))]
     last["parameters"] = float(np.linalg.norm(np.concatenate(weights)))
-    rows, where = arrays["rows.vectors"][1], LAYOUT.fields()
+    of_run = SPEC if algorithm in VECTORS else dataclasses.replace(SPEC, obs_shape=(0,))
+    rows, where = arrays["rows.vectors"][1], rb.layout_of(of_run).fields()
     last |= {name: float(np.linalg.norm(rows[:, where[name]])) for name in ("next_obs", "action", "reward")}
+    if "rows.frame" in arrays:
+        frames = read(newest)[0]["rows.frame"][1]
+        last["frames"] = float(np.linalg.norm(frames.astype(np.float64)))
     return last
 
 

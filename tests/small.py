@@ -6,8 +6,9 @@ An algorithm takes those options that it has, so a new one in `AGENTS` needs no 
 import dataclasses
 from typing import Any
 
-from lsac.agents import AGENTS
+from lsac.agents import AGENTS, VECTORS
 from lsac.runs.experiment import Experiment
+from lsac.types import EnvSpec
 
 SIZES = {
     "hidden": (8,),
@@ -20,6 +21,15 @@ SIZES = {
     "denoising_steps": 5,
     "action_steps": 5,
     "pair_capacity": 2_048,
+    "feature_dim": 8,
+    "filters": 4,
+    "encoder": {"filters": 2, "feature_dim": 4, "batch_size": 16},
+    "deterministic_size": 8,
+    "stochastic_size": 3,
+    "model_units": 8,
+    "units": 8,
+    "depth": 2,
+    "batch_length": 4,
     "generator": {"width": 16, "dim_t": 16, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3},
 }
 """Every option that makes an agent large."""
@@ -37,9 +47,27 @@ def config(algorithm: str, **wanted: Any) -> Any:
     return _with(AGENTS[algorithm].Config(), SIZES | {"mean_scale": 1.0} | wanted)
 
 
+def env_of(algorithm: str) -> str:
+    """A simple environment from which an algorithm can learn, from images if it must."""
+    return "Pendulum-v1" if algorithm in VECTORS else "lsac/SeenColour-v0"
+
+
+def images_of(algorithm: str) -> dict[str, int]:
+    """Options of a run with small images."""
+    side, stack = (64, 1) if algorithm == "dreamer" else (20, 2)
+    return {"pixels": side, "frame_stack": stack}
+
+
+def image_spec(algorithm: str, spec: EnvSpec) -> EnvSpec:
+    """The spec with small images beside its vectors."""
+    images = images_of(algorithm)
+    return dataclasses.replace(spec, frame=(images["pixels"], images["pixels"], 3), frame_stack=images["frame_stack"])
+
+
 def flags(algorithm: str, **wanted: Any) -> list[str]:
     """The options of `lsac train` for a small run, with the wanted values as far as agent or run have such options."""
     run = RUN | (ON_POLICY if on_policy(algorithm) else OFF_POLICY)
+    run |= {} if algorithm in VECTORS else images_of(algorithm) | {"env_args": "length=3"}
     left_out = ONLY_OFF_POLICY if on_policy(algorithm) else set()
     of_a_run = {field.name for field in dataclasses.fields(Experiment)} - {"agent"} - left_out
     words = _words(AGENTS[algorithm].Config(), SIZES | wanted)

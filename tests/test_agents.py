@@ -1,5 +1,6 @@
 """What every algorithm must keep to. One that is listed in `AGENTS` gets all of these tests."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -10,10 +11,10 @@ import optax
 import pytest
 import small
 from random_keys import uses_a_key_twice
-from replays import replay_of, rows_in, spec_of, stored_of
+from replays import rows_in, spec_of, stored_of, with_frames
 
 from lsac import streams
-from lsac.agents import AGENTS
+from lsac.agents import AGENTS, IMAGES, VECTORS, learns_from
 from lsac.collect import snapshot
 from lsac.errors import CheckpointError
 from lsac.presets import presets
@@ -21,10 +22,12 @@ from lsac.replay import ring as rb
 from lsac.runs import datafile
 from lsac.runs.experiment import check, from_json, to_json
 from lsac.train.learner import Learner, Sizes
+from lsac.types import Pixels
 
 GAMMA = 0.9
 SPEC = spec_of(3, 2, GAMMA)
 LAYOUT = rb.layout_of(SPEC)
+"""Of vectors, and of the vectors beside images."""
 CAPACITY, CHUNK, UPDATES, SIMULATORS = 64, 16, 3, 4
 SEEDS = [11, 12]
 
@@ -45,11 +48,12 @@ def begins(rows):
     return np.concatenate([np.ones_like(ended[..., :SIMULATORS]), ended[..., :-SIMULATORS]], axis=-1)
 
 
-def ring(rows, on_policy=False):
+def ring(rows, on_policy=False, spec=SPEC):
     """A replay that holds these rows, and NaN where nothing has been written; on-policy agents see full ones only."""
     everything = np.full((len(rows) if on_policy else CAPACITY, LAYOUT.width), np.nan, np.float32)
     everything[: len(rows)] = rows
-    return replay_of(LAYOUT, everything, len(rows), SIMULATORS, begins(everything))
+    stored = stored_of(everything, begins(everything))
+    return rb.holding(rb.layout_of(spec), with_frames(stored, spec), len(rows), SIMULATORS)
 
 
 def numpy_leaves(tree):
@@ -64,20 +68,24 @@ def same(one, other):
     )
 
 
-@pytest.fixture(scope="module", params=AGENTS)
+KINDS = [*((name, False) for name in VECTORS), *((name, True) for name in IMAGES)]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=[f"{name} from images" if seen else name for name, seen in KINDS])
 def case(request):
     """One algorithm, compiled once, with a state that has already learned a little."""
-    on_policy = small.on_policy(request.param)
-    agent = AGENTS[request.param].make(small.config(request.param), SPEC)
+    name, from_images = request.param
+    on_policy, spec = small.on_policy(name), small.image_spec(name, SPEC) if from_images else SPEC
+    agent = AGENTS[name].make(small.config(name), spec)
     update, init = jax.jit(agent.update), jax.jit(agent.init)
-    replay = ring(transitions(0, 2 * CHUNK), on_policy)
+    replay = ring(transitions(0, 2 * CHUNK), on_policy, spec)
     state = init(jax.random.key(0))
     for i in range(UPDATES):
         state, _ = update(state, replay, jax.random.key(i))
-    act = jax.jit(jax.vmap(agent.act, in_axes=(None, None, 0, 0, None), out_axes=(0, None)), static_argnums=4)
+    act = jax.jit(jax.vmap(agent.act, in_axes=(None, None, 0, 0, None)), static_argnums=4)
     return SimpleNamespace(
-        **{"name": request.param, "on_policy": on_policy, "agent": agent, "init": init, "update": update, "act": act},
-        **{"replay": replay, "state": state},
+        **{"name": name, "on_policy": on_policy, "agent": agent, "init": init, "update": update, "act": act},
+        **{"replay": replay, "state": state, "spec": spec},
         capacity=CHUNK if on_policy else CAPACITY,
         updates=1 if on_policy else UPDATES,  # of a chunk
     )
@@ -117,6 +125,8 @@ def test_observing_keeps_structure_shapes_and_types_of_the_state(case):
 
 # the policy
 
+RECURRENT = {"dreamer"}
+
 
 def test_policy_only_selects(case):
     """Of a state whose leaves are their own names, it consists of some of these names, each in its place."""
@@ -145,16 +155,27 @@ def test_policy_is_float32_arrays_and_survives_the_way_to_the_simulators(case, t
 
 def acted(case, explore, seed, scale=1.0):
     """Actions [64, A] of the policy on random observations, each with its own key."""
-    obs = scale * np.random.default_rng(0).normal(size=(64, SPEC.obs_dim)).astype(np.float32)
+    obs = observations(case.spec, scale)
     keys = jax.random.split(jax.random.key(seed), 64)
     return np.asarray(case.act(case.agent.policy(case.state), case.agent.memory(), obs, keys, explore)[0])
 
 
+def observations(spec, scale=1.0):
+    """64 random ones."""
+    rng = np.random.default_rng(0)
+    vectors = scale * rng.normal(size=(64, spec.obs_dim)).astype(np.float32)
+    return vectors if spec.frame is None else Pixels(rng.integers(0, 256, (64, *spec.image_shape), np.uint8), vectors)
+
+
 @pytest.mark.parametrize("explore", [True, False])
 def test_an_agent_without_memory_hands_on_what_it_is_given(case, explore):
+    if case.name in RECURRENT:
+        assert jax.tree.leaves(case.agent.memory())
+        return
     assert jax.tree.leaves(case.agent.memory()) == []
     memory = {"anything": (jnp.arange(3.0), jnp.zeros((), jnp.int32))}
-    _, after = case.agent.act(case.agent.policy(case.state), memory, jnp.ones(3), jax.random.key(0), explore)
+    obs = jax.tree.map(lambda x: jnp.asarray(x[0]), observations(case.spec))
+    _, after = case.agent.act(case.agent.policy(case.state), memory, obs, jax.random.key(0), explore)
     assert after is memory
 
 
@@ -217,10 +238,10 @@ def test_nothing_beyond_a_termination_counts(case):
         rows = transitions(3, 2 * CHUNK, discount)
         garbage = rows.copy()
         garbage[:, LAYOUT.fields()["next_obs"]] = 1e3 * np.random.default_rng(4).normal(size=(2 * CHUNK, SPEC.obs_dim))
-        replays = [ring(r, case.on_policy) for r in (rows, garbage)]
+        replays = [ring(r, case.on_policy, case.spec) for r in (rows, garbage)]
         futures[discount] = [case.update(case.state, replay, jax.random.key(7))[0] for replay in replays]
     assert same(*futures[0.0])
-    assert not same(*futures[GAMMA])
+    assert same(*futures[GAMMA]) == (case.name in RECURRENT), "which take it from the next step"
 
 
 def test_no_random_key_is_used_twice(case):
@@ -228,7 +249,8 @@ def test_no_random_key_is_used_twice(case):
         init_key, update_key, act_key, refresh_key, generate_key = jax.random.split(key, 5)
         state, metrics = case.agent.update(case.agent.init(init_key), case.replay, update_key)
         policy, memory = case.agent.policy(state), case.agent.memory()
-        action, _ = case.agent.act(policy, memory, jnp.zeros(SPEC.obs_dim), act_key, True)
+        obs = jax.tree.map(lambda x: jnp.asarray(x[0]), observations(case.spec))
+        action, _ = case.agent.act(policy, memory, obs, act_key, True)
         if case.agent.refresh is None:
             return metrics, action
         state, *shown = case.agent.refresh.fit(state, case.replay, refresh_key)
@@ -254,12 +276,17 @@ def trained(case):
         return case.agent.update(*args)
 
     sizes = Sizes(case.capacity, CHUNK, case.updates, SIMULATORS)
-    learner = Learner(case.agent._replace(update=update), SPEC, SEEDS, sizes)
+    learner = Learner(case.agent._replace(update=update), case.spec, SEEDS, sizes)
     rows = [np.stack([transitions(100 * c + seed) for seed in SEEDS]) for c in range(4)]
-    chunks = [stored_of(mine, begins(mine)) for mine in rows]
+    chunks = [with_frames(stored_of(mine, begins(mine)), case.spec) for mine in rows]
     learner.store(chunks[0])
     metrics = [jax.device_get(learner.learn(chunk)) for chunk in chunks[1:]]
     return SimpleNamespace(learner=learner, rows=rows, chunks=chunks, metrics=metrics, traces=len(traced))
+
+
+def stored(case, state, replay, chunk):
+    """State and replay after a chunk was collected."""
+    return case.agent.observe(state, replay.layout.transitions(chunk), chunk[rb.FIRST]), rb.add(replay, chunk)
 
 
 @pytest.fixture(scope="module")
@@ -269,9 +296,10 @@ def alone(case, trained):
     for row, seed in enumerate(SEEDS):
         state, means, count = case.init(streams.root(seed, streams.INIT)), [], 0
         chunks = [{name: x[row] for name, x in chunk.items()} for chunk in trained.chunks]
-        replay = rb.add(rb.make(rb.layout_of(SPEC), case.capacity, SIMULATORS), chunks[0])
+        replay = rb.make(rb.layout_of(case.spec), case.capacity, SIMULATORS)
+        state, replay = stored(case, state, replay, chunks[0])
         for chunk in chunks[1:]:
-            replay, lines = rb.add(replay, chunk), []
+            (state, replay), lines = stored(case, state, replay, chunk), []
             for _ in range(case.updates):
                 key = jax.random.fold_in(streams.root(seed, streams.LEARN), count)
                 state, line = case.update(state, replay, key)
@@ -283,11 +311,12 @@ def alone(case, trained):
     return SimpleNamespace(states=states, metrics=metrics)
 
 
-def test_seeds_side_by_side_equal_seeds_one_by_one(trained, alone):
+def test_seeds_side_by_side_equal_seeds_one_by_one(case, trained, alone):
+    rounding = 1e-6 if case.spec.frame is None else 1e-5  # sums over an image are long
     for row in range(len(SEEDS)):
         together = [leaf[row] for leaf in numpy_leaves(trained.learner.state)]
         for a, b in zip(together, numpy_leaves(alone.states[row]), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=rounding)
     assert not same(*alone.states)
 
 
@@ -343,15 +372,16 @@ def test_refresh_repeats_for_the_same_step_and_leaves_a_state_that_learns_on(cas
         assert values.shape == (len(SEEDS),), name
         assert np.isfinite(values).all(), name
     assert sample.real.shape[2] == sample.generated.shape[2]
-    kept = {row.tobytes() for row in rows_in(learner.replay)[0]}
-    assert all(row.tobytes() in kept for row in sample.real[0])
+    if case.spec.frame is None:  # otherwise they are features of images
+        kept = {row.tobytes() for row in rows_in(learner.replay)[0]}
+        assert all(row.tobytes() in kept for row in sample.real[0])
     assert same(*after)
     assert not same(after[0], before)
 
     learner.set_state(after[0])
     kept = jax.tree.map(np.array, learner.kept())
     assert jax.tree.structure(kept) == jax.tree.structure(learner.like())
-    resumed = Learner(case.agent, SPEC, SEEDS, Sizes(CAPACITY, CHUNK, UPDATES))
+    resumed = Learner(case.agent, case.spec, SEEDS, Sizes(CAPACITY, CHUNK, UPDATES, SIMULATORS))
     newest = rb.stored_of_seeds(learner.replay)
     resumed.restore(kept, newest, CAPACITY, learner.updates, generated_at=CAPACITY)
     assert same(resumed.state, after[0]), "what a checkpoint leaves out is made again, to the bit"
@@ -377,7 +407,8 @@ def test_checkpoint_restores_every_bit_and_the_future(case, trained, tmp_path):
 
 
 def test_checkpoint_of_other_sizes_is_refused(case, tmp_path):
-    larger = AGENTS[case.name].make(small.config(case.name), spec_of(SPEC.obs_dim + 1, SPEC.action_dim))
+    spec = dataclasses.replace(case.spec, action_dim=SPEC.action_dim + 1)
+    larger = AGENTS[case.name].make(small.config(case.name), spec)
     like = jax.eval_shape(larger.init, jax.random.key(0))
     with pytest.raises(CheckpointError, match="is expected"):
         datafile.unnamed(datafile.named(case.state), like, tmp_path)
@@ -391,6 +422,9 @@ SOFT, DETERMINISTIC = {"lsac", "sac", "redq", "dsact"}, {"td3"}
 def test_values_say_with_which_episodes_they_are_compared(case):
     """Soft ones with the entropy of the exploring policy, those of TD3 with deterministic episodes."""
     values = case.agent.values
+    assert (values is None) == (case.spec.frame is not None), "diagnostics of values do not read images"
+    if values is None:
+        return
     assert (values.entropy is not None) == (case.name in SOFT)
     assert values.deterministic == (case.name in DETERMINISTIC)
     if values.entropy is not None:
@@ -427,7 +461,7 @@ def moments(algorithm, beta2):
     return [np.concatenate([x.ravel() for x in numpy_leaves(a.nu)]) for a in adams if hasattr(a, "nu")]
 
 
-@pytest.mark.parametrize("algorithm", [name for name in AGENTS if hasattr(AGENTS[name].Config(), "adam_beta2")])
+@pytest.mark.parametrize("algorithm", [name for name in VECTORS if hasattr(AGENTS[name].Config(), "adam_beta2")])
 def test_every_adam_of_the_networks_takes_its_beta2(algorithm):
     slow, fast = moments(algorithm, 0.99), moments(algorithm, 0.9)
     assert len(slow) == {"sac": 3, "ppo": 1}.get(algorithm, 2)
@@ -436,7 +470,7 @@ def test_every_adam_of_the_networks_takes_its_beta2(algorithm):
         np.testing.assert_allclose(ten, 10 * one, rtol=1e-3)
 
 
-@pytest.mark.parametrize("algorithm", [name for name in AGENTS if hasattr(AGENTS[name].Config(), "alpha_lr")])
+@pytest.mark.parametrize("algorithm", [name for name in VECTORS if hasattr(AGENTS[name].Config(), "alpha_lr")])
 @pytest.mark.parametrize("step", [0.0, 1e-3])
 def test_alpha_moves_unless_its_step_size_is_0(algorithm, step):
     agent = AGENTS[algorithm].make(small.config(algorithm, alpha_lr=step, delay=1), SPEC)
@@ -449,16 +483,21 @@ def program(function, *args):
     return jax.jit(jax.vmap(function)).lower(*(jnp.stack([x, x]) for x in args)).as_text()
 
 
-@pytest.mark.parametrize("algorithm", [*AGENTS, "lsac on spheres"])
-def test_no_program_of_an_agent_calls_lapack(algorithm):
+def test_no_program_of_an_agent_calls_lapack(case):
     """Several such calls in one program may wait for one another for ever on a CPU with few cores."""
-    name, options = (algorithm, {}) if algorithm in AGENTS else ("lsac", {"network": "sphere", "width": 8})
+    require_without_lapack(case.agent, case.replay)
+
+
+def test_no_program_of_lsac_on_spheres_calls_lapack():
+    config = small.config("lsac", network="sphere", width=8)
+    require_without_lapack(AGENTS["lsac"].make(config, SPEC), ring(transitions(0, 2 * CHUNK)))
+
+
+def require_without_lapack(agent, replay):
     key = jax.random.key(0)
     assert "lapack" in program(lambda key: jax.nn.initializers.orthogonal()(key, (3, 3)), key), "the word is right"
-    agent = AGENTS[name].make(small.config(name, **options), SPEC)
     assert "lapack" not in program(agent.init, key)
-    state = jax.eval_shape(agent.init, key)
-    update = jax.jit(agent.update).lower(state, ring(transitions(0, 2 * CHUNK)), key)
+    update = jax.jit(agent.update).lower(jax.eval_shape(agent.init, key), replay, key)
     assert "lapack" not in update.as_text()
 
 
@@ -480,12 +519,18 @@ def test_algorithms_of_the_paper_have_its_settings_and_their_authors(algorithm):
 def test_preset_is_valid_survives_its_file_and_makes_a_working_agent(algorithm, name):
     experiment = presets(algorithm)[name]("Pendulum-v1")
     check(experiment)
+    spec = SPEC
+    if experiment.pixels:
+        frame = (experiment.pixels, experiment.pixels, 3)
+        spec = dataclasses.replace(SPEC, obs_shape=(0,), frame=frame, frame_stack=experiment.frame_stack)
+    assert learns_from(algorithm, "images" if experiment.pixels else "vectors")
     assert isinstance(experiment.agent, AGENTS[algorithm].Config)
     read = from_json(json.loads(json.dumps(to_json(experiment))), "config.json")
     assert (read, read.algorithm) == (experiment, algorithm)
-    agent = AGENTS[algorithm].make(experiment.agent, SPEC)
+    agent = AGENTS[algorithm].make(experiment.agent, spec)
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    replay = rb.make(rb.layout_of(SPEC), experiment.chunk if experiment.on_policy else CAPACITY, experiment.num_envs)
+    capacity = experiment.chunk if experiment.on_policy else CAPACITY
+    replay = jax.eval_shape(lambda: rb.make(rb.layout_of(spec), capacity, experiment.num_envs))
     after, metrics = jax.eval_shape(agent.update, state, replay, jax.random.key(0))
     assert jax.tree.structure(after) == jax.tree.structure(state)
     assert all(value.shape == () for value in metrics.values())

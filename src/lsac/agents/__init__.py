@@ -2,11 +2,12 @@
 
 The command line, the Python classes (the name in capitals), their help, the contract tests and the benchmarks follow
 from `AGENTS`. The module `lsac.agents.NAME` offers `Config`, a dataclass of options, and `make(config, spec)`, which
-returns an `Agent`; the first line of its docstring is what the help shows.
+returns an `Agent`; the first line of its docstring is what the help shows. A module with `OBSERVATIONS = "images"`, or
+"both", learns from images; all others learn from vectors.
 """
 
 import importlib
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from lsac.types import Agent, EnvSpec
 
@@ -30,8 +31,20 @@ NAMES = (
     "ppo",
     "trpo",
     "dipo",
+    "drqv2",
+    "sac_ae",
+    "dreamer",
 )
 AGENTS: dict[str, Algorithm] = {name: cast(Algorithm, importlib.import_module(f"{__name__}.{name}")) for name in NAMES}
+
+
+def learns_from(algorithm: str, kind: Literal["vectors", "images"]) -> bool:
+    """Whether an algorithm learns from observations of this kind."""
+    return getattr(AGENTS[algorithm], "OBSERVATIONS", "vectors") in (kind, "both")
+
+
+VECTORS = tuple(name for name in NAMES if learns_from(name, "vectors"))
+IMAGES = tuple(name for name in NAMES if learns_from(name, "images"))
 
 
 def summary(algorithm: str) -> str:

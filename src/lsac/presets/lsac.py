@@ -3,7 +3,7 @@
 import dataclasses
 
 from lsac.agents.lsac import synthesis
-from lsac.agents.lsac.config import Config, Released
+from lsac.agents.lsac.config import Config, EncoderOptions, Released
 from lsac.runs.experiment import Experiment
 
 
@@ -106,3 +106,44 @@ def quickstart(env: str) -> Experiment:
         generator=generator,
     )
     return Experiment(agent, env, steps=6_000, seeds=3, chunk=8, learning_starts=500, eval_every=500, log_every=250)
+
+
+def pixels(env: str) -> Experiment:
+    """From rendered images, as DrQ-v2 sees them: three frames of 84 × 84, every action repeated once, an update every
+    second decision. No generated data."""
+    return Experiment(
+        Config(synthetic=False),
+        env,
+        pixels=84,
+        frame_stack=3,
+        action_repeat=2,
+        steps=1_100_000,
+        utd=0.5,
+        learning_starts=4_000,
+        eval_every=10_000,
+    )
+
+
+def pixels_quickstart(env: str) -> Experiment:
+    """Small and fast, from images of 24 × 24, for a first look on a laptop: learns lsac/SeenColour-v0."""
+    agent = Config(
+        hidden=(64, 64),
+        chains=3,
+        batch_size=64,
+        synthetic=False,
+        actor_lr=1e-3,
+        alpha_lr=1e-3,
+        tau=0.02,
+        encoder=EncoderOptions(filters=8, feature_dim=16, lr=1e-3, batch_size=128),
+    )
+    return Experiment(
+        agent,
+        env,
+        pixels=24,
+        steps=2_000,
+        seeds=1,
+        chunk=8,
+        learning_starts=500,
+        eval_every=500,
+        log_every=250,
+    )

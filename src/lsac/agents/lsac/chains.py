@@ -203,9 +203,6 @@ def move(
     targets = targets_of(config, chains.targets, bootstrap, batch, target_key)
     ascent = _ascent(config, chains.critics, batch, generated) if config.released.q_ascent else None
     betas = inverse_temperatures(config, chains, transitions)
-    pairs = jax.vmap(reading.see)(batch.obs, batch.action)
-    if config.network == "batch_norm":
-        pairs = jax.vmap(joined)(pairs, targets.next_pairs)  # (s, a) and (s', a') share their statistics
     over_critics = jax.vmap(member, in_axes=(0, 0, 0, 0, 0, 0, None, 0))
     critics, opt, std_mean, var_mean, record = jax.vmap(over_critics)(
         chains.critics,
@@ -214,7 +211,7 @@ def move(
         chains.var_mean,
         ascent,
         betas,
-        (batch._replace(obs=pairs[0], action=pairs[1]), targets.y_q, targets.y_z),
+        (_shown(config, batch, targets, reading), targets.y_q, targets.y_z),
         jax.random.split(noise_key, chains.std_mean.shape),
     )
     if config.released.shared_averages:
@@ -225,6 +222,32 @@ def move(
     if config.temperature:
         metrics["inverse_temperature"] = jnp.mean(betas)
     return chains._replace(critics=critics, sampler=opt, std_mean=std_mean, var_mean=var_mean), metrics
+
+
+def mean_loss(
+    config: Config, chains: Chains, bootstrap: Bootstrap, batch: Transition, key: Key, reading: Reading = LOWEST
+) -> Array:
+    """The mean over chains and critics of their losses on one batch [B] for all, each with the targets of its chain,
+    which are constant."""
+    shared = jax.tree.map(lambda x: jnp.broadcast_to(x[None], (config.chains, *x.shape)), batch)
+    targets = targets_of(config, chains.targets, bootstrap, shared, key)
+    targets = jax.lax.stop_gradient(targets)
+
+    def one(critic: Any, std_mean: Array, var_mean: Array, chain: tuple[Transition, Array, Array]) -> Array:
+        batch, y_q, y_z = chain
+        return critic_loss(critic, batch, y_q, y_z, std_mean, var_mean, config)[0]
+
+    shown = _shown(config, shared, targets, reading), targets.y_q, targets.y_z
+    over_critics = jax.vmap(one, in_axes=(0, 0, 0, None))
+    return jnp.mean(jax.vmap(over_critics)(chains.critics, chains.std_mean, chains.var_mean, shown))
+
+
+def _shown(config: Config, batch: Transition, targets: "Targets", reading: Reading) -> Transition:
+    """A batch [C, B] whose observations and actions are as critics in training see them."""
+    pairs = jax.vmap(reading.see)(batch.obs, batch.action)
+    if config.network == "batch_norm":
+        pairs = jax.vmap(joined)(pairs, targets.next_pairs)  # (s, a) and (s', a') share their statistics
+    return batch._replace(obs=pairs[0], action=pairs[1])
 
 
 def _ascent(config: Config, critics: Critic, batch: Transition, generated: Array) -> Any:

@@ -46,6 +46,26 @@ class Released:
 
 
 @dataclass(frozen=True)
+class EncoderOptions:
+    """How images become features. Without images, nothing depends on it."""
+
+    filters: Count = 32
+    """filters of each of the four convolutions"""
+    feature_dim: Annotated[int, AtLeast(2)] = 50
+    """number of features of an image, which the agent sees beside the rest of the observation"""
+    lr: Positive = 1e-4
+    """Adam step size of the encoder"""
+    batch_size: BatchSize = 512
+    """transitions whose images are encoded for an update; the chains draw their batches from them"""
+    shift: CountOrZero = 4
+    """images are moved by up to this many pixels, at random"""
+    feature_rows: Count = 50_000
+    """transitions whose images are encoded for a fit of the generator"""
+    compute_dtype: ComputeDtype = "auto"
+    """dtype of the convolutions in updates: auto is bfloat16 on a GPU and float32 on a CPU"""
+
+
+@dataclass(frozen=True)
 class Config:
     langevin: ClassVar[bool] = True
     """`lsac bench` also times the Langevin noise"""
@@ -170,6 +190,7 @@ class Config:
     """ε in the denominators and in the scale of the distributional loss"""
     generator: synthesis.Config = field(default_factory=synthesis.Config)
     released: Released = field(default_factory=Released)
+    encoder: Annotated[EncoderOptions, AddedLater(before=EncoderOptions())] = field(default_factory=EncoderOptions)
 
     @property
     def needs_gpu(self) -> bool:
