@@ -1,6 +1,7 @@
 """What is done with a trained run: its analyses, against numbers worked by hand and on one small run of LSAC; its
 video, and its export."""
 
+import base64
 import csv
 import json
 import math
@@ -22,8 +23,9 @@ from small import config, flags
 
 from lsac import streams
 from lsac.agents.lsac import synthesis
-from lsac.analyses import NAMES, coverage, find, of_run, posterior, q_bias, rollouts, stability, synthetic
+from lsac.analyses import NAMES, coverage, find, imagination, of_run, posterior, q_bias, rollouts, stability, synthetic
 from lsac.analyses import actions as of_actions
+from lsac.analysis.load import Curve
 from lsac.collect.groups import Step, Trace
 from lsac.envs.mazes import POINT_MAZES, Maze
 from lsac.envs.rendering import INSTALL
@@ -32,6 +34,8 @@ from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment
 from lsac.runs.folder import RunFolder
 from lsac.train import fidelity, watching
+from lsac.train.diagnostics import compared
+from lsac.types import Pixels
 
 # numbers by hand
 
@@ -85,6 +89,35 @@ def test_numbers_of_chains_by_hand():
     assert found["rank_correlation"] == pytest.approx(-1)
 
 
+def test_the_correlation_of_errors_is_estimated_from_two_metrics():
+    """Four chains whose errors have variance 4 and correlation 0.5: their mean has 4 (1 + 3/2) / 4 = 2.5, and over
+    chains they have 1.5. Errors that are the same correlate by 1, and those whose mean is 0 by −1/3."""
+    steps, seconds = np.array([0, 10, 20]), np.zeros((1, 3))
+    spread = Curve(steps, np.array([[math.sqrt(1.5), 0.0, 2.0]]), seconds)
+    error = Curve(steps, np.array([[math.sqrt(2.5), 3.0, 0.0]]), seconds)
+    found = posterior.estimated(spread, error, 4)
+    assert found.values[0] == pytest.approx([0.5, 1.0, -1 / 3])
+    later = posterior.estimated(spread._replace(steps=steps + 10), error, 4)
+    assert later.steps.tolist() == [10, 20], "where both are known"
+    assert later.values[0] == pytest.approx([(4 * 9 / (9 + 1.5) - 1) / 3, -1 / 3])
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9])
+def test_the_estimate_of_the_correlation_of_errors_is_close_to_what_the_chains_show(correlation):
+    """Ten chains with normal errors; the returns are common to all of them and say nothing of it."""
+    random = np.random.default_rng(0)
+    returns, shared, own = random.normal(0, 50, 4_000), random.normal(size=4_000), random.normal(size=(10, 4_000))
+    q = returns + 3 * (math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own)
+    measured = posterior.Posterior(0, q, returns).numbers()
+    logged = compared({"q": q.mean(axis=0), "q_spread": q.std(axis=0)}, returns)
+    spread, error = (
+        Curve(np.zeros(1, int), np.array([[logged[x]]]), np.zeros((1, 1))) for x in ("q_spread", "q_bias_std")
+    )
+    assert measured["error_correlation"] == pytest.approx(correlation, abs=0.03)
+    assert posterior.estimated(spread, error, 10).values[0, 0] == pytest.approx(correlation, abs=0.04)
+    assert measured["chain_correlation"] > 0.99, "all of them follow the returns"
+
+
 def test_a_spread_that_is_right_lies_on_the_line_of_the_figure():
     """The mean absolute error of normal values is 0.798 of their standard deviation."""
     draws = np.random.default_rng(0).normal(size=200_000)
@@ -120,6 +153,58 @@ def test_the_first_generated_transitions_are_those_of_the_whole_buffer():
 def test_a_spread_over_seeds_by_hand():
     mean, std, low, high = stability.summary(np.array([[1.0, 2.0], [3.0, 2.0]]))
     assert ([*mean], [*std], [*low], [*high]) == ([2, 2], [math.sqrt(2), 0], [1, 2], [3, 2])
+
+
+# frames of a model
+
+
+def frames_of(*values, shape=(1, 2, 3)):
+    """One frame of a single brightness for each value."""
+    return np.stack([np.full(shape, value, np.uint8) for value in values])
+
+
+def test_errors_of_frames_by_hand():
+    """Two of four frames are seen; the baseline repeats the second of them."""
+    found = imagination.Imagined(0, 2, frames_of(0, 51, 102, 255), frames_of(51, 51, 0, 204))
+    error, repeated = found.errors()
+    assert error == pytest.approx([0.04, 0, 0.16, 0.04])
+    assert repeated == pytest.approx([0, 0, 0.04, 0.64])
+
+
+@pytest.mark.parametrize(
+    ("predicted", "repeated", "words"),
+    [
+        (0.1, 0.4, "smaller than that of repeating the last seen frame, 0.4 (ratio 0.25)"),
+        (0.4, 0.1, "larger than that of repeating the last seen frame, 0.1 (ratio 4)"),
+        (0.1, 0.0, "while the frames do not change, so that repeating the last seen one has no error"),
+    ],
+)
+def test_the_error_of_a_prediction_is_compared_in_words(predicted, repeated, words):
+    assert imagination.comparison(predicted, repeated) == words
+
+
+def test_an_image_of_several_frames_is_that_of_the_agent():
+    """The newest frame is the last one, and the first one is repeated before it."""
+    seen = imagination.stacked(frames_of(1, 2, 3, 4, shape=(1, 1, 1)), 3)
+    assert seen[:, 0, 0].tolist() == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_frames_lie_in_three_rows_with_a_line_before_the_first_prediction(channels):
+    shape = (24, 24, channels)
+    x = imagination.Imagined(4, 2, frames_of(0, 10, 20, 30, shape=shape), frames_of(0, 10, 50, 10, shape=shape))
+    imagination._draw_frames(axes := Figure().subplots(), x, np.array([0, 1, 3]))
+    picture = axes.images[0].get_array()
+    assert picture.shape == (3 * 24 + 2 * 2, 3 * 24 + 2 * 2, 3)
+    middles = [[int(picture[row, column, 0]) for column in (12, 38, 64)] for row in (12, 38, 64)]
+    assert middles == [[0, 10, 30], [0, 10, 10], [0, 0, 20]]
+    assert (np.diff(axes.get_xticks()).tolist(), [x.get_text() for x in axes.get_xticklabels()]) == (
+        [26, 26],
+        ["0", "1", "3"],
+    )
+    (line,) = axes.lines
+    assert line.get_xdata()[0] == 50.5, "in the middle of the gap before the third column"
+    assert np.all(picture[:, 50:52] == 255)
 
 
 # the mazes
@@ -195,7 +280,7 @@ def desk(tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     sizes = flags(
         "lsac",
-        **{"chains": 3, "refresh_every": 32, "eval_every": 48, "checkpoint_every": 0, "log_every": 16},
+        **{"chains": 3, "refresh_every": 32, "eval_every": 48, "checkpoint_every": 48, "log_every": 16},
         **{"replay_capacity": 96, "synthetic_capacity": 64},
     )
     more = ("--no-adaptive-share", "--normalise-observations")
@@ -212,6 +297,16 @@ def at_desk(desk, monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def dreams(desk):
+    """A run of Dreamer at the same desk, from images of two frames; an episode has twelve decisions of two steps."""
+    sizes = {"pixels": 24, "frame_stack": 2, "env_args": "length=24", "horizon": 3, "utd": 0.25, "eval_every": 24}
+    words = ("--env", "lsac/SeenColour-v0", "--steps", "48", *flags("dreamer", **sizes))
+    result = lsac("train", "dreamer", *words, "--out", desk / "runs/dreamer")
+    assert result.code == 0, result.err
+    return of_run.load(desk / "runs/dreamer", transitions=False, images=True)
+
+
+@pytest.fixture(scope="module")
 def run(desk):
     return of_run.load(desk / "runs/ant", transitions=True)
 
@@ -222,7 +317,7 @@ def table(name, run="ant"):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "coverage"])
-def test_every_analysis_does_what_its_help_says(name, at_desk):
+def test_every_analysis_does_what_its_help_says(name, at_desk, dreams):
     shown = lsac("analyse", name, "--help")
     assert shown.code == 0
     examples = re.search(r"^Examples:\n((?:  .*\n)+)", shown.out, re.MULTILINE)[1]
@@ -239,6 +334,37 @@ def test_every_analysis_does_what_its_help_says(name, at_desk):
         assert xml.etree.ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
         assert len(table(name, words[3].split("/")[1])) >= 2
         assert "nan" not in result.out.splitlines()[0]
+
+
+def test_chains_are_measured_at_every_checkpoint_and_their_errors_estimated_at_every_evaluation(at_desk):
+    result = lsac("analyse", "posterior", "runs/ant", "--pairs", "20")
+    assert result.code == 0, result.err
+    rows = [row for row in table("posterior") if row["quantity"] == "error_correlation"]
+    found = {(row["source"], int(row["step"]), row["seed"]): float(row["value"]) for row in rows}
+    assert {x[1:] for x in found if x[0] == "chains"} == {(step, seed) for step in (48, 96) for seed in "01"}
+    lines = [x for x in metrics(at_desk / "runs/ant") if "eval/q_spread" in x]
+    assert lines
+    for line in lines:
+        v, over = line["eval/q_bias_std"] ** 2, line["eval/q_spread"] ** 2
+        assert found["metrics", line["step"], str(line["seed"])] == pytest.approx(
+            (3 * v / (v + over) - 1) / 2, rel=1e-5
+        )
+    assert len([x for x in found if x[0] == "metrics"]) == len(lines)
+    values = {(row["step"], row["seed"]): row["value"] for row in rows if row["source"] == "chains"}
+    assert len({*values.values()}) == 4, "every checkpoint has agents and pairs of its own"
+    assert (
+        "measured at step 48 and 96 (dots)"
+        in json.loads(Path("runs/ant/analysis/posterior.json").read_text())["caption"]
+    )
+
+
+def test_an_earlier_checkpoint_that_is_damaged_is_left_out(at_desk, tmp_path):
+    shutil.copytree("runs/ant", tmp_path / "ant")
+    earlier = tmp_path / "ant/checkpoints/step-0000000048.safetensors"
+    earlier.write_bytes(earlier.read_bytes()[:-1] + b"x")
+    said = []
+    assert list(posterior.earlier(of_run.load(tmp_path / "ant", transitions=False), said.append)) == []
+    assert said == [f"{earlier}: is damaged (its SHA-256 does not match); left out"]
 
 
 def test_the_table_of_stability_is_that_of_the_metrics(at_desk):
@@ -313,6 +439,82 @@ def test_real_transitions_pass_for_generated_ones_and_shuffled_ones_do_not(run):
     assert bad["ks_max"] == pytest.approx(good["ks_max"], nan_ok=True), "marginals do not show it"
 
 
+# imagination of a run
+
+
+def test_frames_and_actions_are_those_of_an_episode_without_exploration(dreams, monkeypatch):
+    """The model gets what the policy saw and did. One that returned its images would have no error."""
+    given = []
+    monkeypatch.setattr(imagination, "_open_loop", lambda *args: given.append(args) or args[1].image)
+    found = imagination.imagined(dreams, 1, steps=8, seen=3)
+    model, obs, action, seen, _ = given[0]
+    assert (len(action), obs.image.shape, seen, found.true.shape) == (8, (8, 24, 24, 6), 3, (8, 24, 24, 3))
+    assert jax.tree.leaves(model)[0].tolist() == jax.tree.leaves(dreams.inner(1).model)[0].tolist()
+    assert not found.errors()[0].any(), "the newest frame is compared"
+    np.testing.assert_array_equal(obs.image[1:, ..., :3], found.true[:-1])
+    assert np.any(found.true[1:] != found.true[:-1], axis=(1, 2, 3)).all(), "every step has a colour of its own"
+    agent, memory = dreams.agent, dreams.agent.memory()
+    policy, act = agent.policy(dreams.state(1)), jax.jit(agent.act, static_argnums=4)
+    for t in range(8):
+        one = Pixels(found.true[t], np.asarray(obs.vector[t]))
+        chosen, memory = act(policy, memory, one, jax.random.key(t), False)
+        np.testing.assert_allclose(action[t], chosen, atol=1e-4)
+
+
+def test_the_table_of_imagination_has_every_step_of_every_seed(at_desk, dreams):
+    """All seeds are in the table, and one in the picture."""
+    result = lsac("analyse", "imagination", "runs/dreamer", "--seen", "4", "--seed", "1", "--frames", "6")
+    assert result.code == 0, result.err
+    rows = table("imagination", "dreamer")
+    assert [(row["seed"], row["step"]) for row in rows] == [(seed, str(t)) for seed in "01" for t in range(12)]
+    assert [row["kind"] for row in rows] == (["seen"] * 4 + ["predicted"] * 8) * 2
+    for i in (0, 1):
+        found = imagination.imagined(dreams, i, steps=50, seen=4)
+        for name, values in zip(("error", "error_of_repeating"), found.errors(), strict=True):
+            assert [float(row[name]) for row in rows[12 * i : 12 * i + 12]] == pytest.approx(values, rel=1e-6)
+    mean = {
+        name: np.mean([float(row[name]) for row in rows if row["kind"] == "predicted"])
+        for name in rows[0]
+        if "error" in name
+    }
+    size = "smaller" if mean["error"] < mean["error_of_repeating"] else "larger"
+    assert f"of predicted frames is {mean['error']:.3g}, {size} than that of repeating" in result.out
+    picture = xml.etree.ElementTree.parse("runs/dreamer/analysis/imagination.svg")
+    assert len([x for x in picture.iter() if x.tag.endswith("image")]) == 1
+
+
+def test_the_picture_of_imagination_is_in_the_report(at_desk, dreams, tmp_path):
+    assert lsac("analyse", "imagination", "runs/dreamer").code == 0
+    result = lsac("report", "runs/dreamer", "--format", "png", "--out", tmp_path)
+    assert result.code == 0, result.err
+    picture = Path("runs/dreamer/analysis/imagination.png").read_bytes()
+    (copied,) = tmp_path.glob("*-imagination.png")
+    assert copied.read_bytes() == picture
+    page = (tmp_path / "index.html").read_text()
+    assert "Imagination of the world model · Dreamer" in page
+    assert base64.b64encode(picture).decode() in page
+
+
+def test_other_analyses_do_not_take_images(at_desk, dreams):
+    result = lsac("analyse", "q-bias", "runs/dreamer")
+    assert (result.code, "learned from images, but this analysis reads vectors only" in result.sentence) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--seen", "12"], "--seen 12: an episode of seed 0 has 12 decisions; must be less than 12"),
+        (["--seen", "50"], "--seen 50: must be less than --steps 50"),
+        (["--seen", "0"], "--seen 0: must be at least 1"),
+        (["--frames", "1"], "--frames 1: must be at least 2"),
+        (["--seed", "0", "9"], "--seed 9: must be one of 0, 1"),
+    ],
+)
+def test_bad_options_of_imagination_are_one_sentence(words, sentence, at_desk, dreams):
+    result = lsac("analyse", "imagination", "runs/dreamer", *words)
+    assert (result.code, result.sentence) == (2, f"lsac: {sentence}")
+
+
 # what is missing is said
 
 
@@ -332,6 +534,7 @@ def untrained(tmp_path):
         ("actions", "is a run of sac; this analysis is of lsac only"),
         ("synthetic", "is a run of sac; this analysis is of lsac only"),
         ("posterior", "is a run of sac; this analysis is of lsac only"),
+        ("imagination", "is a run of sac; this analysis is of dreamer only"),
     ],
 )
 def test_what_an_analysis_misses_is_one_sentence(name, sentence, untrained):

@@ -26,6 +26,7 @@ NAMES: dict[str, str] = {
     "synthetic": "generated transitions against those of the replay and the simulator (LSAC)",
     "stability": "returns of all seeds, and their spread",
     "posterior": "spread, correlation and calibration of the chains (LSAC)",
+    "imagination": "frames that the world model predicts, beside the true ones (Dreamer)",
 }
 """Every analysis, with what it shows."""
 

@@ -78,23 +78,32 @@ class Analysed(NamedTuple):
         return repeated(found.training.make(), self.experiment.action_repeat)
 
 
-def load(path: Path, transitions: bool) -> Analysed:
-    """Reads the newest checkpoint of a run, with its replay if the `transitions` are needed."""
+def load(path: Path, transitions: bool, images: bool = False) -> Analysed:
+    """Reads the newest checkpoint of a run, with its replay if the `transitions` are needed. Rejects a run that learned
+    from images, unless the analysis can read `images`."""
     cache_compilations()
     folder, e = RunFolder.open(path)
     environments = of_experiment(e)
-    spec = environments.spec(e.gamma)
+    spec = environments.spec(e.gamma, e.frame_stack)
+    if spec.frame is not None and not images:
+        raise InputError(f"analyse: {path} learned from images, but this analysis reads vectors only")
     agent = make_agent(e, spec)
     checkpoint = folder.checkpoints.load() if transitions else folder.checkpoints.load_agents()
     checkpoint.require(e.algorithm, e.env)
     return Analysed(path, e, environments, spec, agent, checkpoint, agents_of(checkpoint, agent, e.seeds))
 
 
+def require_algorithm(path: Path, analysis: str, algorithm: str) -> Experiment:
+    """The experiment of a run; rejects one of another algorithm."""
+    _, e = RunFolder.open(path, to_run=False)
+    if e.algorithm != algorithm:
+        raise InputError(f"analyse {analysis}: {path} is a run of {e.algorithm}; this analysis is of {algorithm} only")
+    return e
+
+
 def require_lsac(path: Path, analysis: str, synthetic: bool) -> None:
     """Rejects a run of another algorithm and, if generated transitions are needed, one without them."""
-    _, e = RunFolder.open(path, to_run=False)
-    if e.algorithm != "lsac":
-        raise InputError(f"analyse {analysis}: {path} is a run of {e.algorithm}; this analysis is of lsac only")
+    e = require_algorithm(path, analysis, "lsac")
     if synthetic and not e.agent.synthetic:
         raise InputError(f"analyse {analysis}: {path} was trained without generated transitions (--no-synthetic)")
 

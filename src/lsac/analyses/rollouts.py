@@ -33,22 +33,22 @@ class Pairs(NamedTuple):
 
 
 class Stage:
-    """Plays episodes of one seed, a few side by side, each with its own random numbers."""
+    """Plays episodes of one seed, some of them `together`, each with its own random numbers."""
 
-    def __init__(self, run: Analysed, index: int, from_replay: bool = False):
-        self._run, self._index = run, index
+    def __init__(self, run: Analysed, index: int, from_replay: bool = False, together: int = TOGETHER):
+        self._run, self._index, self._together = run, index, together
         self.actors = make_actors(run.agent, run.spec.action_dim)
         self._policy = jax.tree.map(np.asarray, run.agent.policy(run.state(index)))
         seed = run.experiment.seed_list[index]
         self._key = jax.random.fold_in(streams.root(seed, streams.VALUES), run.step)
-        self._simulators = _simulators(run, index, from_replay)
+        self._simulators = _simulators(run, index, from_replay, together)
         self._played = 0
 
     def episodes(self, rule: Rule, purpose: int) -> list[Trace]:
         """The next episodes; `purpose` is the stream of their resets."""
-        e, envs = self._run.experiment, list(range(self._played, self._played + TOGETHER))
-        self._played += TOGETHER
-        plan = GroupPlan(e.seed_list[self._index], self._index, envs, TOGETHER)
+        e, envs = self._run.experiment, list(range(self._played, self._played + self._together))
+        self._played += self._together
+        plan = GroupPlan(e.seed_list[self._index], self._index, envs, self._together)
         group = Group(plan, self._simulators, self.actors, Discounts(e.gamma), np.zeros(2, np.int64))
         return group.play(rule.actor(self._key, np.asarray(envs, np.int32)), self._policy, self._run.step, purpose)
 
@@ -90,19 +90,19 @@ def judged(trace: Trace, gamma: float, alpha: float, first: int) -> Pairs:
     return Pairs(obs.reshape(len(obs), -1), action, returns[:first], unseen[:first], 1)
 
 
-def _simulators(run: Analysed, index: int, from_replay: bool) -> list[Simulator]:
+def _simulators(run: Analysed, index: int, from_replay: bool, together: int) -> list[Simulator]:
     source = run.environments.evaluation
     assert source is not None
     repeat = run.experiment.action_repeat
     if not from_replay:
-        return [Simulator(source.make(), repeat) for _ in range(TOGETHER)]
+        return [Simulator(source.make(), repeat) for _ in range(together)]
     if run.simulator() is None:
         raise InputError(
             f"--starts replay: the state of {run.experiment.env} cannot be restored from an observation; only "
             f"{', '.join(fidelity.HIDDEN_POSITIONS)} without arguments and wrappers can start in states of the replay"
         )
     observations = run.rows(index)[:, : run.spec.obs_dim]
-    return [FromReplay(source.make(), repeat, observations) for _ in range(TOGETHER)]
+    return [FromReplay(source.make(), repeat, observations) for _ in range(together)]
 
 
 class FromReplay(Simulator):
