@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import json
 import re
 
 import numpy as np
@@ -185,7 +186,8 @@ def shown(text):
     [
         (
             "table",
-            {2: "seeds", 3: "eval_step", 4: "eval_final", 5: "eval_last", 6: "eval_max_of_mean", 7: "eval_mean_of_max"},
+            {2: "seeds", 3: "eval_step", 4: "eval_final", 5: "eval_final_points", 6: "eval_last"}
+            | {7: "eval_max_of_mean", 8: "eval_mean_of_max"},
         ),
         ("across-tasks", {5: "iqm", 6: "mean", 7: "median", 8: "optimality_gap"}),
         ("improvement", {3: "probability"}),
@@ -212,6 +214,21 @@ def test_the_page_fits_a_phone(chromium, folder):
     assert chromium.run("document.documentElement.scrollWidth") == 390
     width = chromium.run("document.querySelector('#returns-0 .main-svg').getBoundingClientRect().width")
     assert 300 < width < 390
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_long_names_fit_a_phone_too(width, chromium, tmp_path):
+    """Labels, the id of an environment and the command of an analysis, none with a space; and a small phone."""
+    long = "name_of_a_folder_without_any_space_that_a_person_has_chosen_for_a_run"
+    runs = [make_run(tmp_path / str(i), table(3), env=f"dm_control/{long}-v0", gamma=0.9 + i / 100) for i in (0, 1)]
+    (runs[0] / "analysis").mkdir()
+    (runs[0] / "analysis/x.json").write_text(json.dumps({"title": long, "caption": "A figure", "command": long * 2}))
+    write_report(load_runs(runs), [long, f"{long}_2"], tmp_path / "report", Look("median", formats=("png",)))
+    chromium.open(tmp_path / "report/index.html", width, 844)
+    assert chromium.run("document.documentElement.scrollWidth") == width
+    edges = "[...document.querySelectorAll('#controls *, h1, h3, p, figure, figcaption')]"
+    beyond = f"{edges}.filter(x => x.getBoundingClientRect().right > {width} && !x.closest('.scroll'))"
+    assert chromium.run(f"{beyond}.map(x => x.outerHTML.slice(0, 200))") == []
 
 
 def test_dark_is_dark_plots_too(chromium, folder):

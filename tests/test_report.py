@@ -12,6 +12,7 @@ import imageio.v3 as imageio
 import jax
 import numpy as np
 import pytest
+import small
 from commands import lsac
 from made_up_runs import STEPS, make_run, table, write_lines
 from replays import spec_of
@@ -25,14 +26,19 @@ from lsac.analysis.diagnostics import PANELS
 from lsac.analysis.figures import CUT_OFF, FIRST_UPDATE, WIDTHS, Look
 from lsac.analysis.load import UNRELATED, load_run, load_runs, pool
 from lsac.analysis.names import PUBLISHED, file_names, label, published
+from lsac.analysis.parameters import parameters
 from lsac.analysis.report import curve_of_run, draw_figures, write_report
-from lsac.analysis.results import COLUMNS, returns
+from lsac.analysis.results import COLUMNS, command, returns
 from lsac.analysis.stats import BANDS, band, interval
 from lsac.analysis.tables import LATEX, Shown, Table, write_tables
 from lsac.errors import InputError
 from lsac.replay import ring as rb
-from lsac.runs.experiment import Experiment
+from lsac.runs.datafile import named, write
+from lsac.runs.experiment import Experiment, make_agent
+from lsac.runs.folder import RunFolder
 from lsac.train.diagnostics import compared
+from lsac.train.evaluate_run import Saved
+from lsac.types import EnvSpec
 
 # the interval
 
@@ -350,10 +356,123 @@ def test_evaluations_and_training_episodes_have_columns_of_their_own(tmp_path):
     assert float(first["eval_last"]) == float(second["rollout_last"]) == pytest.approx(values[:, -1].mean())
     assert (first["rollout_last"], first["rollout_step"]) == ("nan", "")
     assert {name: second[name] for name in second if name.startswith("eval_") and name != "eval_window"} == {
-        name: {"eval_points": "0"}.get(name, "" if name.endswith("step") else "nan")
+        name: {"eval_points": "0", "eval_final_points": ""}.get(name, "" if name.endswith("step") else "nan")
         for name in COLUMNS
         if name.startswith("eval_") and name != "eval_window"
     }
+
+
+def test_a_table_says_of_how_many_evaluations_a_final_score_is(tmp_path):
+    """Ten of twelve, and all three of three, in every table with final scores."""
+    tasks = ("HalfCheetah-v4", "Hopper-v4")
+    long = [make_run(tmp_path / env, table(2), env=env) for env in tasks]
+    short = [make_run(tmp_path / f"short-{env}", table(2), env=env, gamma=0.9) for env in tasks]
+    for path in short:
+        kept = [line for line in (path / "metrics.jsonl").read_text().splitlines() if json.loads(line)["step"] <= 300]
+        (path / "metrics.jsonl").write_text("\n".join(kept))
+    write_report(load_runs([*long, *short]), ["long"] * 2 + ["short"] * 2, tmp_path / "out", Look(formats=("svg",)))
+    for name, column in {
+        "table": "eval_final_points",
+        "published": "final_points",
+        "ablations": "eval_final_points",
+    }.items():
+        assert {(row["label"], row[column]) for row in rows_of(tmp_path / "out" / f"{name}.csv")} == {
+            ("long", "10"),
+            ("short", "3"),
+        }
+    across = rows_of(tmp_path / "out" / "across-tasks.csv")
+    assert [row["eval_final_points"] for row in across] == ["10", "3"]
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count(">evaluations in final</th>") == 3
+    assert page.count(">evaluations in it</th>") == 1
+
+
+def test_a_comparison_of_one_pair_of_runs_has_no_interval(tmp_path):
+    """One seed of each label on each task: a number alone in the tables, the figures and the plots."""
+    tasks = ("dm_control/a-b-v0", "dm_control/c-d-v0")
+    paths = [make_run(tmp_path / f"{i}{env[-4]}", table(1, 10 * i), env=env) for i in (0, 1) for env in tasks]
+    write_report(load_runs(paths), ["A", "A", "B", "B"], tmp_path / "out", Look(formats=("svg",)))
+    (a, _), (b, _) = (rows_of(tmp_path / "out" / f"{name}.csv") for name in ("improvement", "across-tasks"))
+    assert (a["probability"], a["probability_low95"], a["too_narrow"]) == ("0", "nan", "†")
+    assert (b["iqm_low95"], b["iqm_high95"]) == ("nan", "nan")
+    assert "| A | B | 0 | † |" in (tmp_path / "out" / "improvement.md").read_text()
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "With one seed on every task there is none." in page
+    assert "A over B †\\u003cbr\\u003e0.000, no interval" in page
+    assert "error_x" not in page.partition('id="data">')[2].partition("</script>")[0]
+
+
+def with_checkpoint(path, name, **options):
+    """A run of two seeds with a checkpoint of agents for 5 observations and 3 actions, all of whose numbers are 0."""
+    sizes = {**small.ON_POLICY, "learning_starts": 0} if small.on_policy(name) else small.OFF_POLICY
+    experiment = Experiment(config(name), "Pendulum-v1", seeds=2, **sizes, **options)
+    RunFolder.create(path, experiment).release()
+    agent = make_agent(experiment, EnvSpec(obs_shape=(5,), action_dim=3, gamma=0.99))
+    shapes = jax.eval_shape(lambda: jax.vmap(agent.init)(jax.random.split(jax.random.key(0), 2)))
+    states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    (path / "checkpoints").mkdir()
+    saved = Saved(agent.refresh.compact(states) if agent.refresh else states, None)
+    write(path / "checkpoints/step-0000000300.safetensors", named(saved), {"step": 300})
+    (path / "metrics.jsonl").touch()
+    return agent, states
+
+
+def test_the_parameters_of_a_run_by_hand(tmp_path):
+    """SAC with a hidden layer of 8: an actor of 5 → 8 → 6 and two critics of 8 → 8 → 1. The targets, the moments of
+    Adam and the second seed do not count."""
+    assert config("sac").hidden == (8,)
+    with_checkpoint(tmp_path / "run", "sac")
+    actor, critic = (5 + 1) * 8 + (8 + 1) * 6, (8 + 1) * 8 + (8 + 1) * 1
+    assert parameters(load_run(tmp_path / "run")) == actor + 2 * critic
+
+
+OF_VECTORS = [name for name, module in AGENTS.items() if getattr(module, "OBSERVATIONS", "") != "images"]
+
+
+@pytest.mark.parametrize(("name", "scaled"), [*((name, False) for name in OF_VECTORS), ("sac", True), ("lsac", True)])
+def test_the_parameters_of_every_agent_are_those_of_policy_and_critics(name, scaled, tmp_path):
+    """Each array once, even if both have it; the scale of rewards is computed, and no parameter."""
+    agent, states = with_checkpoint(tmp_path / "run", name, normalise_observations=scaled, scale_rewards=scaled)
+    stored = {id(x) for x in jax.tree.leaves(states)}
+    learnt = jax.tree.leaves((agent.policy(states), agent.values.critics(states)))
+    sizes = {id(x): x.size for x in learnt if id(x) in stored}
+    assert parameters(load_run(tmp_path / "run")) == sum(sizes.values()) // 2 > 100
+
+
+@pytest.mark.parametrize("problem", ["none", "damaged", "other agent", "other seeds"])
+def test_without_a_checkpoint_parameters_are_not_known(problem, tmp_path):
+    with_checkpoint(tmp_path / "run", "sac")
+    file, settings = tmp_path / "run/checkpoints/step-0000000300.safetensors", tmp_path / "run/config.json"
+    if problem == "none":
+        file.unlink()
+    elif problem == "damaged":
+        file.write_bytes(file.read_bytes()[:100])
+    else:
+        found = json.loads(settings.read_text())
+        found["experiment"] |= {"seeds": 3} if problem == "other seeds" else {}
+        found["experiment"]["agent"]["hidden"] = [8] if problem == "other seeds" else [8, 8]
+        settings.write_text(json.dumps(found))
+    assert math.isnan(parameters(load_run(tmp_path / "run")))
+
+
+MADE_LONGER = [
+    ("sac", "train sac --steps 600 --seeds 2 --out x", "train sac --seeds 2 --out x --steps 1200"),
+    ("sac", "train sac --steps=6e2 --seeds 2", "train sac --seeds 2 --steps 1200"),
+    ("sac", "train sac --seeds 2", "train sac --seeds 2 --steps 1200"),
+    ("sac", "train sac --steps 1.2e3", "train sac --steps 1.2e3"),
+    ("ppo", "train ppo --steps 600", "train ppo --steps 600 && lsac resume RUN --steps 1200"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "began", "shown"), MADE_LONGER)
+def test_the_command_of_a_run_that_was_made_longer_has_all_its_steps(algorithm, began, shown, tmp_path):
+    """Its agents are those of a run that began with as many, but for the step sizes of PPO."""
+    options = {"learning_starts": 0, "chunk": 160} if algorithm == "ppo" else {}
+    path = make_run(tmp_path / "run", table(2), algorithm, **options)
+    config = json.loads((path / "config.json").read_text()) | {"command": ["lsac", *began.split()]}
+    for resumes, expected in (([{"step": 600, "kind": "exact"}], shown), ([], began)):
+        (path / "config.json").write_text(json.dumps(config | {"resumes": resumes}))
+        assert command(load_run(path)) == f"lsac {expected}".replace("RUN", str(path))
 
 
 def test_the_window_is_that_of_the_suite(tmp_path):
@@ -373,22 +492,26 @@ def test_tables_for_people(tmp_path):
     ]
     _, markdown, latex = tables_of(paths, tmp_path, ["A|1", "B", "50 %_$"])
     lines = markdown.read_text().splitlines()
-    numbers = "3 | 1,200 | -2 [-3.69, -0.314] | -20.0 [-36.9, -3.14] | 0 [0, 0] | 0 [0, 0] |  |"
+    numbers = "3 | 1,200 | -2 [-3.69, -0.314] | 10 | -20.0 [-36.9, -3.14] | 0 [0, 0] | 0 [0, 0] |  |"
     assert lines[:5] == [
-        "| environment | label | seeds | steps | final | last | maximum of the mean | mean of the maxima "
-        "| training episodes |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| environment | label | seeds | steps | final | evaluations in final | last "
+        "| maximum of the mean | mean of the maxima | training episodes |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         rf"| Pendulum-v1 | A\|1 | {numbers}",
         f"| Pendulum-v1 | 50 %_$ | {numbers}",
-        "| Hopper-v5 | B | 1 |  |  |  |  |  | -0.3 |",
+        "| Hopper-v5 | B | 1 |  |  |  |  |  |  | -0.3 |",
     ]
     assert lines[6].startswith(
         "Mean [90 % t-interval over seeds] of returns. Final: mean of a seed's last 10 evaluations"
     )
     rows = [line for line in latex.read_text().splitlines() if line.endswith(r"\\")]
-    assert rows[0].startswith("environment & label & seeds & steps & final & last & maximum of the mean & ")
-    assert rows[2].startswith(r"Pendulum-v1 & 50 \%\_\$ & $3$ & 1,200 & $-2 [-3.69, -0.314]$ & $-20.0 [-36.9, -3.14]$")
-    assert [row.count(" & ") for row in rows] == [8] * 4
+    assert rows[0].startswith(
+        "environment & label & seeds & steps & final & evaluations in final & last & maximum of the mean & "
+    )
+    assert rows[2].startswith(
+        r"Pendulum-v1 & 50 \%\_\$ & $3$ & 1,200 & $-2 [-3.69, -0.314]$ & 10 & $-20.0 [-36.9, -3.14]$"
+    )
+    assert [row.count(" & ") for row in rows] == [9] * 4
 
 
 def test_latex_has_no_space_after_the_comma_of_thousands():

@@ -24,6 +24,7 @@ from lsac.analysis.stats import (
     band,
     centre,
     final,
+    final_points,
     interval,
     max_of_mean,
     mean_of_max,
@@ -46,6 +47,7 @@ def test_the_final_score_is_the_mean_of_the_last_ten():
     values = np.stack([np.arange(1.0, 13.0), np.zeros(12)])
     assert final(values).tolist() == [7.5, 0.0]
     assert final(values[:, :3]).tolist() == [2.0, 0.0]
+    assert [final_points(values[:, :n]) for n in (12, 10, 3)] == [10, 10, 3]
 
 
 def test_a_window_is_centred_and_shorter_at_the_edges():
@@ -201,6 +203,25 @@ def test_intervals_that_are_too_narrow():
         return float(np.mean([low <= true <= high for _, low, high in found]))
 
     assert covered(5) < 0.7 < 0.78 < covered(FEW_SEEDS)
+
+
+def test_one_pair_on_every_task_has_no_interval():
+    """Resamples of one seed are that seed. Where one task has two, they differ."""
+    one, two = [np.array([3.0]), np.array([1.0])], [np.array([2.0]), np.array([2.0])]
+    point, low, high = improvement(one, two)
+    assert point == 0.5
+    assert np.isnan([low, high]).all()
+    found = aggregate(one)
+    assert {name: round(point, 6) for name, (point, *_) in found.items()} == {
+        "IQM": 2.0,
+        "mean": 2.0,
+        "median": 2.0,
+        "optimality gap": 0.0,
+    }
+    assert np.isnan([limits for _, *limits in found.values()]).all()
+    assert too_narrow(1, (point, low, high))
+    more = [np.array([3.0, 1.0]), np.array([1.0])]
+    assert np.isfinite([*improvement(more, two), *improvement(one, more), *aggregate(more)["mean"]]).all()
 
 
 def test_a_performance_profile_by_hand():

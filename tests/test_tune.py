@@ -6,10 +6,15 @@ import io
 import json
 import signal
 import sqlite3
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import matplotlib
 import pytest
 from commands import TINY, finish, lsac, start
+from made_up_runs import write_lines
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from lsac.agents import AGENTS
 from lsac.errors import InputError
@@ -19,6 +24,7 @@ from lsac.sweeps.spaces import Choice, Range, current, distributions, read_range
 from lsac.sweeps.table import Board
 from lsac.sweeps.training import Ended
 from lsac.sweeps.tuning import Trials, Tuning, evaluations, open_study, score, write_results
+from lsac.sweeps.tuning_figure import STYLE, figure_of
 from lsac.train.stopping import Stop
 
 EVERY = 200
@@ -223,6 +229,76 @@ def test_a_study_finds_the_best_and_stops_what_is_worse(tmp_path):
     rows = list(csv.DictReader((tmp_path / "study/trials.csv").read_text().splitlines()))
     assert [row["state"].upper() for row in rows] == states
     assert trials.failed == {}
+
+
+@pytest.mark.parametrize(
+    ("seeds", "values", "said"),
+    [
+        (2, {0: 9.0, 100: 1.0, 200: 3.0}, "score 2.0 (mean of 2 seeds, last 2 evaluations)"),
+        (2, {0: 9.0, 100: 1.0, 200: 3.0, 300: 3.0, 400: 3.0}, "score 3.0 (mean of 2 seeds, last 3 evaluations)"),
+        (1, {0: 9.0, 100: 1.0}, "score 1.0 (mean of 1 seed, last evaluation)"),
+        (1, {0: 9.0}, "score 9.0 (mean of 1 seed, last evaluation)"),
+    ],
+)
+def test_what_is_said_of_the_best_score_is_what_was_counted(seeds, values, said, tmp_path):
+    class Once(Pretend):
+        def ended(self):
+            ends = [(folder, Ended("finished")) for folder in self.jobs]
+            for folder, _ in ends:
+                lines = [{"step": s, "seed": i, "eval/mean_reward": v} for s, v in values.items() for i in range(seeds)]
+                Path(folder).mkdir(parents=True)
+                write_lines(Path(folder), lines)
+            self.jobs = {}
+            return ends
+
+    tuning = tuning_in(tmp_path / "study", seeds=seeds)
+    study, _ = run(tuning, 1, Once())
+    lines = write_results(tuning, study)
+    assert lines[:2] == ["1 trial to the end, 0 stopped early", f"best: trial 0, {said}"]
+
+
+TICKS = {
+    "critic_lr": Range(6.5e-5, 8e-4, log=True),
+    "narrow": Range(1e-3, 2e-3, log=True),
+    "wide": Range(1e5, 1e9, log=True),
+    "gamma": Range(0.95, 0.999),
+    "close": Range(0.9501, 0.9502),
+    "replay": Range(1e5, 1e6),
+    "activation": Choice(("relu", "gelu", "elu", "tanh", "mish")),
+    "scale_rewards": Choice(("True", "False")),
+    "batch_size": Choice((64, 128, 1024)),
+}
+
+
+def test_the_labels_of_the_figure_of_a_study_do_not_touch():
+    trials = []
+    for i in range(12):
+        params = {
+            name: range_.values[i % len(range_.values)]
+            if isinstance(range_, Choice)
+            else range_.low * (range_.high / range_.low) ** (i / 11)
+            for name, range_ in TICKS.items()
+        }
+        state = SimpleNamespace(name="COMPLETE")
+        trials.append(SimpleNamespace(number=i, value=-1000.0 - i, state=state, params=params))
+    with matplotlib.rc_context(STYLE):
+        figure = figure_of(TICKS, trials)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        figure.draw(renderer)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_xlabel() for axes in panels] == ["trial", *(name.replace("_", "-") for name in TICKS)]
+    for axes in panels:
+        low, high = axes.get_xlim()
+        ticks = [*axes.xaxis.get_major_ticks(), *axes.xaxis.get_minor_ticks()]
+        labels = [tick.label1 for tick in ticks if tick.label1.get_text() and low <= tick.get_loc() <= high]
+        boxes = sorted(label.get_window_extent(renderer).extents.tolist() for label in labels)
+        gaps = [after[0] - (before[0] if labels[0].get_rotation() else before[2]) for before, after in pairwise(boxes)]
+        assert gaps, axes.get_xlabel()
+        assert min(gaps) > (15 if labels[0].get_rotation() else 3), axes.get_xlabel()
+    texts = {axes.get_xlabel(): [label.get_text() for label in axes.get_xticklabels()] for axes in panels}
+    assert texts["scale-rewards"] == ["True", "False"]
+    assert texts["batch-size"] == ["64", "128", "1024"]
+    assert {"1e5", "1e7"} <= {*texts["wide"]}
 
 
 def test_an_untrained_agent_saves_no_trial(tmp_path):

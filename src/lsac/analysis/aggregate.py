@@ -19,9 +19,13 @@ ACROSS_LEVEL = 0.95
 TARGET = 1.0
 """The normalised score below which a run adds to the optimality gap."""
 TRIM = 0.25
+NAN = float("nan")
 ROUNDING = 1e-9
 """Limits that are closer are equal: resampled means differ by rounding."""
-TOO_NARROW = f"† fewer than {FEW_SEEDS} seeds, or all resamples agree: the interval is narrower than the data allow."
+TOO_NARROW = (
+    f"† fewer than {FEW_SEEDS} seeds, or all resamples agree: the interval is narrower than the data allow. "
+    "With one seed on every task there is none."
+)
 
 
 def iqm(scores: Scores) -> np.ndarray:
@@ -70,19 +74,28 @@ def resample(scores: Scores) -> list[np.ndarray]:
 
 def aggregate(scores: Scores) -> dict[str, Interval]:
     """Each of `AGGREGATES` with its interval."""
+    if _alone(scores):
+        return {name: (float(of(scores)), NAN, NAN) for name, of in AGGREGATES.items()}
     resampled = resample(scores)
     return {name: _interval(float(of(scores)), of(resampled)) for name, of in AGGREGATES.items()}
 
 
 def improvement(ours: Scores, theirs: Scores) -> Interval:
     """The probability that a run of ours scores more than one of theirs on the same task, mean over tasks, ties
-    counted half: U / (n m) of the Mann-Whitney test."""
+    counted half: U / (n m) of the Mann-Whitney test. One pair of runs on every task has no interval."""
     points, resampled = [], []
     for task, (x, y) in enumerate(zip(ours, theirs, strict=True)):
         wins = 0.5 * ((x[:, None] > y).astype(float) + (x[:, None] >= y))
         points.append(wins.mean())
         resampled.append(((_shares(len(x), task) @ wins) * _shares(len(y), task, stream=1)).sum(axis=1))
+    if _alone(ours) and _alone(theirs):
+        return float(np.mean(points)), NAN, NAN
     return _interval(float(np.mean(points)), np.clip(np.mean(resampled, axis=0), 0.0, 1.0))
+
+
+def _alone(scores: Scores) -> bool:
+    """Whether every task has one seed: all resamples are the same, and say nothing of other seeds."""
+    return all(len(x) == 1 for x in scores)
 
 
 def too_narrow(seeds: int, *found: Interval) -> bool:

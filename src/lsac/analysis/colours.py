@@ -12,6 +12,9 @@ ALGORITHMS: dict[str, str] = {
     "qsm": "#92b161",
     "ppo": "#934226",
     "trpo": "#a901f4",
+    "drqv2": "#b076ff",
+    "sac_ae": "#644b4f",
+    "dreamer": "#4c5075",
 }
 """Told apart by people who lack one kind of cone, and visible on white and on a dark page; a test measures both. Six of
 them are of the palette of Okabe and Ito."""

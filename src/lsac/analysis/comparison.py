@@ -10,7 +10,7 @@ from lsac.analysis.aggregate import AGGREGATES, TOO_NARROW, Interval, aggregate,
 from lsac.analysis.colours import Style
 from lsac.analysis.figures import Line
 from lsac.analysis.reference import Reference, reference_of, task_of
-from lsac.analysis.stats import final
+from lsac.analysis.stats import final, final_points
 from lsac.analysis.tables import Shown, Table, Value
 
 POINTS = 101
@@ -24,6 +24,8 @@ class Compared:
     label: str
     style: Style
     scores: list[np.ndarray]
+    points: list[int]
+    """evaluations whose mean is a score, on each task"""
 
     @cached_property
     def aggregates(self) -> dict[str, Interval]:
@@ -179,7 +181,12 @@ def _block(scores: Scores) -> tuple[list[str], list[str]] | None:
 
 def _comparison(scores: Scores, labels: list[str], envs: list[str]) -> Comparison:
     compared = [
-        Compared(label, scores.lines[label, envs[0]].style, [scores.values[label, env] for env in envs])
+        Compared(
+            label,
+            scores.lines[label, envs[0]].style,
+            [scores.values[label, env] for env in envs],
+            [final_points(scores.lines[label, env].run.evaluations().values) for env in envs],
+        )
         for label in labels
     ]
     ends = [{int(scores.lines[label, env].run.evaluations().steps[-1]) for label in labels} for env in envs]
@@ -212,7 +219,7 @@ def _aggregates(comparisons: list[Comparison]) -> Table:
         for compared in each.labels:
             counts = [len(x) for x in compared.scores]
             row: dict[str, Value] = {"suite": each.suite, "label": compared.label, "tasks": len(each.envs)}
-            row["seeds"] = _range(counts)
+            row |= {"seeds": _range(counts), "eval_final_points": _range(compared.points)}
             row["too_narrow"] = "†" if compared.doubtful else ""
             for name, values in compared.aggregates.items():
                 row |= dict(zip(limits[name], values, strict=True))
@@ -224,9 +231,11 @@ def _aggregates(comparisons: list[Comparison]) -> Table:
         "seeds",
         "too_narrow",
         *(column for each in limits.values() for column in each),
+        "eval_final_points",
     )
     shown = [Shown(name, columns) for name, columns in limits.items()]
     head = [Shown(name, (name,)) for name in ("suite", "label", "tasks", "seeds")]
+    shown += [Shown("evaluations in final", ("eval_final_points",))]
     return Table(
         "across-tasks", "Aggregates", _note(comparisons), columns, rows, (*head, Shown("", ("too_narrow",)), *shown)
     )

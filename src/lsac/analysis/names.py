@@ -17,6 +17,9 @@ PUBLISHED: dict[str, str] = {
     "ppo": "PPO",
     "trpo": "TRPO",
     "dipo": "DIPO",
+    "drqv2": "DrQ-v2",
+    "sac_ae": "SAC-AE",
+    "dreamer": "Dreamer",
 }
 """The names that the papers of the algorithms use."""
 LONGEST = 100

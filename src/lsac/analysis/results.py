@@ -12,9 +12,12 @@ from lsac.analysis.aggregate import TOO_NARROW, improvement, too_narrow
 from lsac.analysis.figures import Line, by_env
 from lsac.analysis.load import Run
 from lsac.analysis.names import published
+from lsac.analysis.parameters import parameters
 from lsac.analysis.reference import MILLION, MUJOCO, best_public, paper_costs, paper_return, task_of
-from lsac.analysis.stats import LAST, LEVEL, final, interval, max_of_mean, mean_of_max
+from lsac.analysis.stats import LAST, LEVEL, final, final_points, interval, max_of_mean, mean_of_max
 from lsac.analysis.tables import Shown, Table, Value
+from lsac.analysis.text import encodable
+from lsac.runs.folder import resume_command
 
 Names = tuple[str, ...]
 NAN = math.nan
@@ -35,8 +38,18 @@ def _one_each(headings: Names, columns: Names) -> tuple[Shown, ...]:
 FINAL, LAST_ONE, MAX_OF_MEAN, MEAN_OF_MAX, ROLLOUT = map(
     _limits, ("eval_final", "eval_last", "eval_max_of_mean", "eval_mean_of_max", "rollout_last")
 )
-COLUMNS: Names = ("run", "label", "algorithm", "env", "seeds", "eval_step", "eval_points", *FINAL, *LAST_ONE)
-COLUMNS += (*MAX_OF_MEAN, "eval_max_step", "eval_window", *MEAN_OF_MAX, "rollout_step", *ROLLOUT, "steps_per_second")
+COLUMNS: Names = ("run", "label", "algorithm", "env", "seeds", "eval_step", "eval_points", *FINAL)
+COLUMNS += (
+    "eval_final_points",
+    *LAST_ONE,
+    *MAX_OF_MEAN,
+    "eval_max_step",
+    "eval_window",
+    *MEAN_OF_MAX,
+    "rollout_step",
+    *ROLLOUT,
+    "steps_per_second",
+)
 
 
 def returns(lines: list[Line]) -> Table:
@@ -49,6 +62,7 @@ def returns(lines: list[Line]) -> Table:
         ),
         Shown("steps", ("eval_step",)),
         Shown("final", FINAL),
+        Shown("evaluations in final", ("eval_final_points",)),
         Shown("last", LAST_ONE),
         Shown("maximum of the mean", MAX_OF_MEAN),
         Shown("mean of the maxima", MEAN_OF_MAX),
@@ -68,7 +82,7 @@ def _returns_row(line: Line) -> dict[str, Value]:
     evaluations, episodes = run.evaluations(), run.episodes()
     row: dict[str, Value] = {"run": run.where, "label": line.label, "algorithm": run.algorithm, "env": line.env}
     row |= {"seeds": len(run.seeds), "eval_step": "", "eval_points": len(evaluations.steps), "eval_window": window}
-    row |= {"eval_max_step": "", "rollout_step": "", "steps_per_second": speed(run)}
+    row |= {"eval_final_points": "", "eval_max_step": "", "rollout_step": "", "steps_per_second": speed(run)}
     found = dict.fromkeys((FINAL, LAST_ONE, MAX_OF_MEAN, MEAN_OF_MAX, ROLLOUT), NOTHING)
     if len(evaluations.steps):
         values = evaluations.values
@@ -76,6 +90,7 @@ def _returns_row(line: Line) -> dict[str, Value]:
         found[FINAL], found[LAST_ONE] = interval(final(values), LEVEL), interval(values[:, -1], LEVEL)
         found[MAX_OF_MEAN], found[MEAN_OF_MAX] = highest, mean_of_max(values)
         row |= {"eval_step": int(evaluations.steps[-1]), "eval_max_step": int(evaluations.steps[best])}
+        row["eval_final_points"] = final_points(values)
     if len(episodes.steps):
         found[ROLLOUT] = interval(episodes.values[:, -1], LEVEL)
         row["rollout_step"] = int(episodes.steps[-1])
@@ -94,7 +109,8 @@ def speed(run: Run) -> float:
 
 
 PUBLISHED: tuple[tuple[str, str], ...] = (
-    *(("env", "environment"), ("label", "label"), ("final", "our final"), ("max_of_mean", "our maximum of the mean")),
+    *(("env", "environment"), ("label", "label"), ("final", "our final"), ("final_points", "evaluations in it")),
+    ("max_of_mean", "our maximum of the mean"),
     *(("steps", "our steps"), ("paper", "paper: maximum"), ("paper_interval90", "±"), ("paper_task", "paper's task")),
     *(
         ("paper_budget", "paper's budget"),
@@ -131,7 +147,8 @@ def _published_row(columns: Names, line: Line) -> dict[str, Value]:
     paper, best = paper_return(task, line.run.algorithm), best_public(task, MILLION)
     if not len(evaluations.steps) or not (paper or best):
         return {}
-    ours = (float(final(evaluations.values).mean()), max_of_mean(evaluations.values, task.window)[1][0])
+    values = evaluations.values
+    ours = (float(final(values).mean()), final_points(values), max_of_mean(values, task.window)[1][0])
     theirs = (paper.mean, paper.half_width, paper.task, paper.budget) if paper else (NAN, NAN, "", "")
     top: tuple[Value, ...] = (NAN, NAN, NAN, "", "", "", "")
     if best:
@@ -147,7 +164,7 @@ def _published_row(columns: Names, line: Line) -> dict[str, Value]:
 
 def ablations(lines: list[Line]) -> Table | None:
     """Labels of one algorithm on one environment, beside the first of them: what is set differently, and the effect."""
-    columns: Names = ("env", "algorithm", "label", "changed", "seeds", *_limits("eval_final"))
+    columns: Names = ("env", "algorithm", "label", "changed", "seeds", *FINAL, "eval_final_points")
     columns += ("probability", "probability_low95", "probability_high95", "too_narrow")
     rows: list[dict[str, Value]] = []
     for env, here in by_env(lines).items():
@@ -164,8 +181,9 @@ def ablations(lines: list[Line]) -> Table | None:
         *(Shown(name, (column,)) for name, column in (("environment", "env"), ("label", "label"))),
         Shown("set differently from the first", ("changed",)),
         Shown("seeds", ("seeds",)),
-        Shown("final", _limits("eval_final")),
-        Shown("probability of improvement over the first", columns[8:11]),
+        Shown("final", FINAL),
+        Shown("evaluations in final", ("eval_final_points",)),
+        Shown("probability of improvement over the first", columns[9:12]),
         Shown("", ("too_narrow",)),
     )
     note = (
@@ -181,7 +199,8 @@ def _ablation_row(columns: tuple[str, ...], env: str, algorithm: str, first: Lin
     chance = improvement([scores], [base]) if known else NOTHING
     mark = "†" if known and too_narrow(min(len(scores), len(base)), chance) else ""
     changed = "first" if line is first else ", ".join(changes(first.run, line.run)) or "nothing"
-    row = (env, published(algorithm), line.label, changed, len(line.run.seeds), *interval(scores, LEVEL), *chance, mark)
+    ours = (*interval(scores, LEVEL), final_points(line.run.evaluations().values))
+    row = (env, published(algorithm), line.label, changed, len(line.run.seeds), *ours, *chance, mark)
     return dict(zip(columns, row, strict=True))
 
 
@@ -213,6 +232,7 @@ def efficiency(lines: list[Line]) -> Table:
         "steps_per_second",
         "updates_per_second",
         "ms_per_update",
+        "parameters_millions",
         "hours",
         "seconds_to_200k_steps",
         "return_after_10_hours",
@@ -224,7 +244,8 @@ def efficiency(lines: list[Line]) -> Table:
         cost = paper_costs(task.family).get(run.algorithm) if task.suite == MUJOCO else None
         rate = updates_per_second(run)
         device = run.notes.get("device")
-        numbers = (speed(run), rate, 1e3 / rate if rate > 0 else NAN, hours(run), seconds_to(run, 200_000))
+        numbers = (speed(run), rate, 1e3 / rate if rate > 0 else NAN, parameters(run) / 1e6)
+        times = (hours(run), seconds_to(run, 200_000), return_after(run, 10.0))
         paper = (float(cost.update), float(cost.critics), cost.millions) if cost else NOTHING
         row = (
             line.env,
@@ -232,7 +253,7 @@ def efficiency(lines: list[Line]) -> Table:
             len(run.seeds),
             device if isinstance(device, str) else "",
             *numbers,
-            return_after(run, 10.0),
+            *times,
             *paper,
         )
         rows.append(dict(zip(columns, row, strict=True)))
@@ -244,6 +265,7 @@ def efficiency(lines: list[Line]) -> Table:
         "steps per second",
         "updates per second",
         "ms per update",
+        "million parameters",
     )
     headings += ("hours", "seconds to 200 000 steps", "return after 10 hours")
     headings += ("paper: ms per update", "paper: ms per critic update", "paper: million parameters")
@@ -253,7 +275,8 @@ def efficiency(lines: list[Line]) -> Table:
         "evaluations and checkpoints included, and the start excluded. ms per update is 1000 / updates per second. "
         "Seconds are those of the first return that was logged at 200 000 steps or later, with the start; the return "
         "after 10 hours is the mean over seeds of the last one before, of runs that took as long. "
-        "Paper: one RTX 8000, update alone; lsac bench --algorithms measures the same here, and counts parameters."
+        "Parameters are those of one seed's policy and critics, without target networks, from the newest checkpoint. "
+        "Paper: one RTX 8000, update alone; lsac bench --algorithms measures the same here."
     )
     return Table("efficiency", "Efficiency", note, columns, rows, shown)
 
@@ -312,24 +335,54 @@ def provenance(lines: list[Line]) -> Table:
         "command",
     )
     shown = _one_each(headings, columns)
-    note = "As config.json of each run has it. A run without a command was started in Python."
+    note = (
+        "As config.json of each run has it. A run without a command was started in Python. The command of a run that "
+        "was made longer is one that makes the same run, with all its steps."
+    )
     return Table("provenance", "How each number was made", note, columns, rows, shown)
 
 
 def _made(run: Run) -> tuple[str, str, str, int, str]:
     """Device, versions, number of resumes and command of a run; what its file says is text, whatever it is."""
     notes = run.notes
-    versions, resumes, command = (notes.get(name) for name in ("versions", "resumes", "command"))
+    versions, resumes = notes.get("versions"), notes.get("resumes")
     versions = versions if isinstance(versions, dict) else {}
-    words = [str(word) for word in command] if isinstance(command, list) else []
     count = len(resumes) if isinstance(resumes, list) else 0
     return (
         str(notes.get("device", "")),
         str(versions.get("lsac", "")),
         str(versions.get("jax", "")),
         count,
-        shlex.join(words),
+        command(run),
     )
+
+
+def command(run: Run) -> str:
+    """The command that makes a run. For one that was made longer it has all the steps or, where the agent depends on
+    the length that it began with, there are two: the one that began the run, and the one that made it longer."""
+    found, steps = run.notes.get("command"), run.experiment.steps
+    words = [str(word) for word in found] if isinstance(found, list) else []
+    began, others = _split_steps(words)
+    may_be_longer = began != steps and bool(run.notes.get("resumes"))
+    if words[:2] != ["lsac", "train"] or not may_be_longer:
+        return shlex.join(words)
+    if hasattr(run.experiment.agent, "for_longer_run"):
+        more = resume_command(run.path, (run.experiment.env, *run.experiment.wrappers))
+        return encodable(f"{shlex.join(words)} && {more} --steps {steps}")
+    return shlex.join([*others, "--steps", str(steps)])
+
+
+def _split_steps(words: list[str]) -> tuple[float | None, list[str]]:
+    """The number of steps in a command, if there is one, and its words without it."""
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == "--steps":
+            after = i + 1 if equals else i + 2
+            try:
+                return float(value if equals else " ".join(words[i + 1 : after])), words[:i] + words[after:]
+            except ValueError:
+                break
+    return None, words
 
 
 def _seeds(run: Run) -> str:

@@ -111,6 +111,11 @@ def final(values: np.ndarray) -> np.ndarray:
     return found
 
 
+def final_points(values: np.ndarray) -> int:
+    """The number of evaluations whose mean is a final score."""
+    return min(LAST, values.shape[1])
+
+
 def max_of_mean(values: np.ndarray, window: int) -> tuple[int, tuple[float, float, float]]:
     """The maximum over training of the smoothed mean over seeds: its index, and the t-interval over seeds there."""
     smoothed = smooth(values, window)

@@ -120,5 +120,5 @@ def memory_needed(experiment: Experiment) -> int:
     from lsac.train.run import bytes_per_seed
 
     jax.config.update("jax_platforms", "cpu")  # this process computes nothing, and must not take memory of the GPU
-    spec = of_experiment(experiment).spec(experiment.gamma)
+    spec = of_experiment(experiment).spec(experiment.gamma, experiment.frame_stack)
     return int(WORKING_MEMORY * experiment.seeds * sum(bytes_per_seed(experiment, spec)) + CONTEXT)

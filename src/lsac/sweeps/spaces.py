@@ -50,6 +50,9 @@ SPACES: dict[str, Space] = {
     "dsact": {**_OFF_POLICY, **_ALPHA},
     "redq": {**_OFF_POLICY, **_ALPHA},
     "dipo": {**_OFF_POLICY, "action_lr": Range(1e-3, 0.1, log=True)},
+    "drqv2": {"lr": Range(3e-5, 1e-3, log=True), "tau": Range(1e-3, 5e-2, log=True), "n_step": Range(1, 5)},
+    "sac_ae": {**_RATES, **_ALPHA, "tau": Range(1e-3, 5e-2, log=True)},
+    "dreamer": {**_RATES, "model_lr": Range(1e-4, 3e-3, log=True), "lam": Range(0.8, 1.0)},
     "qsm": {**_OFF_POLICY, "score_scale": Range(1.0, 100.0, log=True)},
     "ppo": {
         **{"actor_lr": Range(3e-5, 3e-3, log=True)},

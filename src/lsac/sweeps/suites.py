@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from lsac.agents import AGENTS
+from lsac.agents import IMAGES, VECTORS, learns_from
 from lsac.errors import InputError
 from lsac.options import printable
 from lsac.presets import presets
@@ -25,17 +25,28 @@ SEEDS = 10
 """As in the paper."""
 
 
-def mujoco6(algorithms: Sequence[str] = tuple(AGENTS), preset: str = "default") -> list[Planned]:
+def mujoco6(algorithms: Sequence[str] = VECTORS, preset: str = "default") -> list[Planned]:
     """six MuJoCo tasks, one update per environment step, a million steps (the paper's main table and curves)"""
     return [_of(name, env, preset, seeds=SEEDS) for env in MUJOCO for name in algorithms]
 
 
-def dmc12(algorithms: Sequence[str] = tuple(AGENTS), preset: str = "default") -> list[Planned]:
+def dmc12(algorithms: Sequence[str] = VECTORS, preset: str = "default") -> list[Planned]:
     """twelve tasks of DeepMind Control from states, actions repeated twice, a million simulator steps"""
     return [_of(name, env, preset, seeds=SEEDS, action_repeat=2) for env in DMC for name in algorithms]
 
 
-def mazes(algorithms: Sequence[str] = tuple(AGENTS), preset: str = "default") -> list[Planned]:
+def pixels12(algorithms: Sequence[str] = IMAGES, preset: str = "default") -> list[Planned]:
+    """twelve tasks of DeepMind Control from images, actions repeated twice, a million simulator steps, three seeds"""
+    found = []
+    for env in DMC:
+        for name in algorithms:
+            chosen = "pixels" if learns_from(name, "vectors") and preset == "default" else preset
+            walker: dict[str, Any] = {"n_step": 1, "batch_size": 512} if name == "drqv2" and "walker" in env else {}
+            found.append(_of(name, env, chosen, seeds=3, steps=1_000_000, **walker))
+    return found
+
+
+def mazes(algorithms: Sequence[str] = VECTORS, preset: str = "default") -> list[Planned]:
     """two mazes with two goals each, 500 000 steps (the paper's maps of exploration); the point maze in both layouts"""
     size: dict[str, Any] = {"seeds": SEEDS, "steps": 500_000}
     point, ant = MAZES
@@ -122,7 +133,7 @@ def _power(number: int) -> str:
 
 Suite = Callable[..., list[Planned]]
 SUITES: dict[str, Suite] = {
-    suite.__name__: suite for suite in (smoke, mujoco6, dmc12, mazes, ablations, sensitivity, paper20m)
+    suite.__name__: suite for suite in (smoke, mujoco6, dmc12, pixels12, mazes, ablations, sensitivity, paper20m)
 }
 
 

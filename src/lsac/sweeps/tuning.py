@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lsac.errors import Diverged, InputError
 from lsac.runs.datafile import read_json, write_bytes
 from lsac.runs.experiment import Experiment
+from lsac.runs.wording import counted
 from lsac.sweeps.engines import Engine, wait
 from lsac.sweeps.runs import FREE, last_lines
 from lsac.sweeps.spaces import Space, distributions, readable, with_parameters
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 LAST = 3
-"""Evaluations at the end of a run whose mean is its score."""
+"""Evaluations at the end of a run whose mean is its score; a run with fewer has that of all after step 0."""
 STARTUP = 4
 """Trials that are not stopped early, so that there is something to compare the next ones with."""
 WARM_UP = 0.25
@@ -230,7 +231,7 @@ def write_results(tuning: Tuning, study: "Study") -> list[str]:
     _write_table(tuning, frozen)
     complete = [trial for trial in frozen if trial.state == TrialState.COMPLETE]
     pruned = sum(trial.state == TrialState.PRUNED for trial in frozen)
-    said = f"{len(complete)} trials to the end, {pruned} stopped early"
+    said = f"{counted(len(complete), 'trial')} to the end, {pruned} stopped early"
     if not complete:
         return [f"{said}; there is no score yet"]
     figure = draw(tuning.space, frozen, tuning.folder / "tuning.png")
@@ -241,9 +242,12 @@ def write_results(tuning: Tuning, study: "Study") -> list[str]:
     again = dataclasses.replace(tuning.experiment(best.params), seed=base.seed + base.seeds)
     command = shown(train_words(again))
     write_bytes(tuning.folder / "best.txt", [f"{options}\n\n# with seeds that were not tuned on\n{command}\n".encode()])
+    # those that Optuna has been told are after step 0; without any, the score is the one before training
+    points = max(1, min(LAST, len(best.intermediate_values)))
+    of_what = f"mean of {counted(base.seeds, 'seed')}, last {counted(points, 'evaluation')}"
     return [
         said,
-        f"best: trial {best.number}, score {best.value:,.1f} (mean of {base.seeds} seeds, last {LAST} evaluations)",
+        f"best: trial {best.number}, score {best.value:,.1f} ({of_what.replace('last 1 ', 'last ')})",
         f"options: {options}",
         f"try it on seeds that were not tuned on: {command}",
         f"written: {tuning.folder / 'best.txt'}, {tuning.folder / 'trials.csv'}, {figure}",

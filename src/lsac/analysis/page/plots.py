@@ -215,13 +215,15 @@ def _improvement_plot(comparison: Comparison, key: str) -> Plot:
 
 
 def _bar(compared: Compared, name: str, found: tuple[float, float, float]) -> Item:
-    """A point with its interval."""
+    """A point with its interval, if it has one."""
     point, low, high = found
     colour = compared.style.colour
     error = {"type": "data", "symmetric": False, "array": [high - point], "arrayminus": [point - low], "color": colour}
-    trace: Item = {"mode": "markers", "error_x": error | {"thickness": 3, "width": 5}}
+    known = math.isfinite(high - low)
+    limits = f" [{low:.3f}, {high:.3f}]" if known else ", no interval"
+    trace: Item = {"mode": "markers"} | ({"error_x": error | {"thickness": 3, "width": 5}} if known else {})
     trace["marker"] = {"color": colour, "size": 9, "symbol": compared.style.symbol or "circle"}
-    trace["hovertemplate"] = f"{name}<br>{point:.3f} [{low:.3f}, {high:.3f}]<extra></extra>"
+    trace["hovertemplate"] = f"{name}<br>{point:.3f}{limits}<extra></extra>"
     return {"label": compared.label, "role": "point", "statistic": "", "x": [point], "y": [name], "trace": trace}
 
 
