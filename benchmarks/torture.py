@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lsac.agents import AGENTS
+from lsac.agents import AGENTS, VECTORS
 from lsac.replay.ring import FIRST, PACKED
 from lsac.runs.checkpoint import Checkpoints, Unsaved
 from lsac.runs.folder import RunFolder
@@ -262,7 +262,8 @@ def disturb(algorithm: str, env: str, root: Path, wanted: dict[signal.Signals, i
 def kills(full: bool, root: Path, algorithms: list[str]) -> list[Part]:
     """Kill -9 and SIGTERM at random moments; the run that survived has to be the run that was left alone."""
     wanted = {signal.SIGKILL: 8, signal.SIGTERM: 3} if full else {signal.SIGKILL: 5, signal.SIGTERM: 5}
-    cases = [(algorithm, env) for algorithm in algorithms for env in (TASKS if full else TASKS[:1])]
+    tasks = TASKS if full else TASKS[:1]
+    cases = [(name, env) for name in algorithms for env in (tasks if name in VECTORS else [small.env_of(name)])]
     return [Part(f"kills, {name} on {env}", partial(disturb, name, env, root, wanted)) for name, env in cases]
 
 
@@ -320,7 +321,7 @@ def faults(full: bool, root: Path, algorithms: list[str]) -> list[Part]:
         name = f"environment faults caught, {algorithm}"
         return [catch(name, partial(faulty, algorithm), root / algorithm, kinds)]
 
-    return [Part(f"faults, {algorithm}", partial(count, algorithm)) for algorithm in algorithms]
+    return [Part(f"faults, {name}", partial(count, name)) for name in algorithms if name in VECTORS]
 
 
 # Files from strangers

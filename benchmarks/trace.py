@@ -16,7 +16,6 @@ import time
 import jax
 
 from lsac.cli import bench
-from lsac.envs.sources import given
 from lsac.presets import preset
 
 
@@ -49,7 +48,8 @@ def main() -> None:
     parser.add_argument("--hlo", type=pathlib.Path, help="where to write the compiled program")
     args = parser.parse_args()
     experiment = preset(args.algorithm, args.preset, args.env)
-    _, state, replay, _, update = bench.subject(experiment, given(args.env).spec(gamma=0.0), args.seeds)
+    spec = bench.spec_of(experiment)
+    _, state, replay, _, update = bench.subject(experiment, spec, args.seeds, bench.rows_of(spec))
     updates = bench.repeated(update, args.seeds, args.updates)
     started = time.perf_counter()
     compiled = updates.lower(state, replay, jax.random.key(0)).compile()

@@ -98,6 +98,53 @@ def test_a_number_that_is_not_whole_is_rejected_by_its_option(command, sentence)
     assert (result.code, result.sentence) == (2, f"lsac: {sentence}")
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("train sac --env Pendulum-v1 --stepz 5", "--stepz: no such option; did you mean --steps? (see lsac train sac"),
+        ("train sac --stepz=5", "--stepz: no such option; did you mean --steps? (see lsac train sac --help)"),
+        ("train sac --no-scale-reward", "--no-scale-reward: no such option; did you mean --no-scale-rewards? (see"),
+        ("train sac --wraper a:b", "--wraper: no such option; did you mean --wrapper? (see lsac train sac --help)"),
+        ("train lsac --generator.wdth 4", "--generator.wdth: no such option; did you mean --generator.width? (see"),
+        ("train sac --qqqq", "--qqqq: no such option (see lsac train sac --help)"),
+        ("train sac -x", "-x: no such option (see lsac train sac --help)"),
+        ("train sac --steps_before 5", "--steps_before: no such option"),
+        ("train sac --env Pendulum-v1 foo", "foo: belongs to no option (see lsac train sac --help)"),
+        ("train sac --steps ten", "--steps ten: must be a whole number"),
+        ("train sac --gamma ten", "--gamma ten: must be a number"),
+        ("train sac --hidden 64 ten", "--hidden ten: must be a whole number"),
+        ("train sac --steps", "--steps: needs a value (see lsac train sac --help)"),
+        ("train lsac --generator.betas 0.9", "--generator.betas: needs 2 values (see lsac train lsac --help)"),
+        ("train lsac --generator.betas 0.9 e", "--generator.betas e: must be a number"),
+        ("train lsac --sampler foo", "--sampler foo: must be one of asgld, sgld, underdamped, adam"),
+        ("sweep --engine foo", "--engine foo: must be one of local, ray"),
+        ("bench --algoritms", "--algoritms: no such option; did you mean --algorithms? (see lsac bench --help)"),
+        ("eval nowhere --video-steps ten", "--video-steps ten: must be a whole number"),
+        ("eval a b", "b: belongs to no option (see lsac eval --help)"),
+        ("eval", "lsac eval: needs RUN (see lsac eval --help)"),
+        ("report x", "lsac report: needs --out (see lsac report --help)"),
+        ("report --out", "--out: needs a value (see lsac report --help)"),
+        ("report --labels x y", "lsac report: needs --out (see lsac report --help)"),
+        ("report x --out y --no-smoth", "--no-smoth: no such option; did you mean --smooth? (see lsac report --help)"),
+        ("report x --ouut y", "--ouut: no such option; did you mean --out? (see lsac report --help)"),
+        ("analyse actions nowhere --dims 0 x", "--dims x: must be a whole number"),
+    ],
+)
+def test_what_cannot_be_parsed_is_rejected_in_one_sentence(command, sentence):
+    result = lsac(*command.split())
+    assert result.code == 2
+    assert result.err == f"{result.sentence}\n", "nothing else is printed"
+    assert result.sentence.startswith(f"lsac: {sentence}")
+
+
+def test_an_option_may_be_none_and_be_written_with_underscores(tmp_path):
+    sizes = ("--replay_capacity", "64", "--steps", "64", "--no-scale_rewards")
+    result = lsac(
+        "train", "sac", "--env", "Pendulum-v1", *TINY, *sizes, "--wandb-project", "None", "--out", tmp_path / "run"
+    )
+    assert result.code == 0, result.err
+
+
 REJECTED = """
 --generator.ema-every 0|--generator.width 0|--generator.dim-t 0|--generator.sample-batch 0|--generator.sampler-steps 1
 --generator.sampler-steps 0|--generator.sigma-max -1|--inverse-temperature -1|--inverse-temperature 0|--chains 0

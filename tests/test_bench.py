@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from commands import lsac
 
-from lsac.agents import AGENTS, sac, trpo
+from lsac.agents import AGENTS
 from lsac.analysis.reference import paper_costs
 from lsac.cli import bench
 from lsac.cli.bench import products_of, run_products
@@ -46,9 +46,21 @@ def test_the_command_prints_time_ratio_and_size():
     assert float(ratio) == pytest.approx(float(update) / float(products), rel=0.1)  # but for what is cut off in print
 
 
+def test_an_update_from_images_is_timed_with_its_convolutions():
+    small = ("--preset", "quickstart", "--rounds", 1, "--updates", 1)
+    result = lsac("bench", "drqv2", "dreamer", "--env", "lsac/SeenColour-v0", *small)
+    assert (result.code, result.err) == (0, "")
+    first, _, *lines = result.out.splitlines()
+    assert first.startswith("lsac/SeenColour-v0: images of 24 × 24 × 3, 1 action; 1 seed on ")
+    for name, line in zip(("drqv2", "dreamer"), lines, strict=True):
+        words = line.split()
+        assert words[0] == name
+        assert float(words[3]) > 0
+
+
 @pytest.mark.slow
 def test_all_algorithms_stand_in_one_table_beside_the_paper(monkeypatch):
-    monkeypatch.setattr(bench, "AGENTS", {"sac": sac, "trpo": trpo})
+    monkeypatch.setattr(bench, "VECTORS", ("sac", "trpo"))
     small = ("--preset", "quickstart", "--rounds", 1, "--updates", 1)
     result = lsac("bench", "--algorithms", "--env", "HalfCheetah-v5", *small)
     assert (result.code, result.err) == (0, "")

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,15 @@ SMALL = ("--preset", "quickstart", "--env", "Pendulum-v1", "--rounds", 1, "--upd
 
 
 def case(algorithm: str) -> scaling.Case:
-    return scaling.Case(preset(algorithm, "quickstart", "Pendulum-v1"), SPEC, 1, 64)
+    experiment = preset(algorithm, "quickstart", "Pendulum-v1")
+    side = experiment.pixels
+    spec = dataclasses.replace(SPEC, obs_shape=(0,), frame=(side, side, 3)) if side else SPEC
+    return scaling.Case(experiment, spec, 1, 64)
+
+
+def convolved(strides, dilation, images, kernel):
+    axes = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(images, kernel, strides, [(0, 0)] * 2, dilation, dimension_numbers=axes)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +41,14 @@ def case(algorithm: str) -> scaling.Case:
         ((4, 3, 2), (4, 2, 5), lambda a, b: a @ b, 4 * 2 * 3 * 2 * 5),
         ((4, 3, 2), (2, 5), lambda a, b: jnp.einsum("sbi,io->sbo", a, b), 4 * 2 * 3 * 2 * 5),
         ((7,), (7,), jnp.dot, 2 * 7),
+        ((1, 6, 6, 2), (3, 3, 2, 5), partial(convolved, (1, 1), (1, 1)), 2 * (4 * 4 * 5) * (3 * 3 * 2)),
+        ((4, 7, 7, 2), (3, 3, 2, 5), partial(convolved, (2, 2), (1, 1)), 4 * 2 * (3 * 3 * 5) * (3 * 3 * 2)),
+        ((1, 4, 4, 2), (3, 3, 2, 5), partial(convolved, (1, 1), (2, 2)), 2 * (5 * 5 * 5) * (3 * 3 * 2) // 4),
     ],
 )
 def test_the_operations_of_a_product_are_two_per_pair_of_numbers(left, right, program, count):
     (product,) = products_of(jax.make_jaxpr(program)(jnp.ones(left), jnp.ones(right)).jaxpr)
-    assert scaling.flops(product) == count
+    assert product.flops == count
 
 
 def test_what_an_update_changes_is_read_and_written_once():
@@ -163,6 +175,13 @@ def test_another_error_of_the_device_is_not_taken_for_the_end_of_memory():
 def test_an_algorithm_has_the_curves_of_its_sizes(algorithm, axes):
     experiment = preset(algorithm, "quickstart", "Pendulum-v1")
     assert scaling.axes_of(algorithm, (), experiment) == {name: scaling.AXES[name] for name in axes}
+
+
+def test_an_agent_of_images_has_no_curve_over_the_size_of_a_vector_and_smaller_replays():
+    experiment = preset("drqv2", "quickstart", "Pendulum-v1")
+    found = scaling.axes_of("drqv2", (), experiment)
+    assert list(found) == ["seeds", "batch", "replay"]
+    assert found["replay"][-1] < scaling.AXES["replay"][-1]
 
 
 @pytest.mark.parametrize("algorithm", AGENTS)

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from lsac.cli import analyse, policies, reporting, sweeping, tools, training, tuning
+from lsac.envs.rendering import require_importable
 from lsac.errors import LsacError
 from lsac.train.stopping import abandoned_work
 
@@ -62,6 +63,7 @@ def main() -> None:
         sys.exit(2)
     code = 1
     try:
+        require_importable()
         code = COMMANDS[args[0]](args[1:])
     except LsacError as error:
         print(*filter(None, [error.detail, f"lsac: {error}"]), sep="\n", file=sys.stderr)

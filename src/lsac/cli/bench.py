@@ -1,9 +1,9 @@
-"""Times an update, and its matrix products alone."""
+"""Times an update, and its matrix products and convolutions alone."""
 
-import dataclasses
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from lsac.agents import AGENTS
+from lsac.agents import VECTORS
 from lsac.analysis.reference import paper_costs
 from lsac.envs.sources import given
 from lsac.nn import langevin
@@ -27,13 +27,15 @@ from lsac.types import Agent, Array, EnvSpec
 
 ROWS = 100_000
 """Transitions in the replay while updates are timed; for an on-policy agent, one chunk."""
+IMAGES = 5_000
+"""The same for an agent that learns from images, which take thousands of times the memory."""
 
 
 class Timing(NamedTuple):
     update: float
     """milliseconds of one update of all seeds"""
     products: float
-    """milliseconds of the update's matrix products alone"""
+    """milliseconds of the update's matrix products and convolutions alone"""
     ratio: float
     noise: float | None
     """milliseconds to generate the Langevin noise of all critics; None if the algorithm has none"""
@@ -55,23 +57,44 @@ class Efficiency(NamedTuple):
 
 
 class Product(NamedTuple):
-    """One matrix product of an update: its operands' shapes and contracted axes."""
+    """One matrix product or convolution of an update."""
 
     left: Any
     right: Any
-    dimensions: Any
+    """shapes and dtypes of the operands"""
+    compute: Callable[[Array, Array], Array]
+    flops: int
+    """multiplications and additions"""
 
 
 def products_of(jaxpr: Jaxpr) -> Iterator[Product]:
-    """All matrix products of a program; those in a loop once per iteration."""
+    """All matrix products and convolutions of a program; those in a loop once per iteration."""
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
+        if equation.primitive.name in FLOPS:
             left, right = (x.aval for x in equation.invars)
-            yield Product(left, right, equation.params["dimension_numbers"])
+            compute = partial(equation.primitive.bind, **equation.params)
+            yield Product(left, right, compute, FLOPS[equation.primitive.name](equation))
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         for inner in _inner(equation.params):
             for _ in range(times):
                 yield from products_of(inner)
+
+
+def _flops_of_product(equation: Any) -> int:
+    left, right = (x.aval.shape for x in equation.invars)
+    (_, contracted), (_, batch) = equation.params["dimension_numbers"]
+    free = (n for axis, n in enumerate(right) if axis not in (*contracted, *batch))
+    return 2 * math.prod(left) * math.prod(free)
+
+
+def _flops_of_convolution(equation: Any) -> int:
+    """Without the products with zeros that a transposed convolution inserts between the numbers of its input."""
+    kernel, params = equation.invars[1].aval.shape, equation.params
+    taps = math.prod(kernel) // kernel[params["dimension_numbers"].rhs_spec[0]]
+    return 2 * equation.outvars[0].aval.size * taps // math.prod(params["lhs_dilation"])
+
+
+FLOPS = {"dot_general": _flops_of_product, "conv_general_dilated": _flops_of_convolution}
 
 
 def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
@@ -85,22 +108,22 @@ def _inner(params: dict[str, Any]) -> Iterator[Jaxpr]:
 
 def run_products(products: list[Product], operands: list[tuple[Array, Array]]) -> list[Array]:
     """Computes all products. Each has its own operands and its result is returned, so that none is optimised away."""
-    return [jax.lax.dot_general(*pair, product.dimensions) for product, pair in zip(products, operands, strict=True)]
+    return [product.compute(*pair) for product, pair in zip(products, operands, strict=True)]
 
 
 def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
     """Prints one line per algorithm, each as soon as it is measured."""
-    experiments = {name: find_preset(name, preset, env) for name in algorithms or AGENTS}
-    spec = given(env).spec(gamma=0.0)  # every algorithm has its own discount
+    experiments = {name: find_preset(name, preset, env) for name in algorithms or VECTORS}
+    specs = {name: spec_of(experiment) for name, experiment in experiments.items()}
     cache_compilations()
     print(
-        f"{env}: {counted(spec.obs_dim, 'observation')}, {counted(spec.action_dim, 'action')}; "
+        f"{env}: {sizes(specs.values())}; "
         f"{counted(seeds, 'seed')} on {jax.devices()[0].device_kind}; "
         f"medians of {counted(rounds, 'round')} of {counted(repeats, 'update')}"
     )
     print(f"{'':8s} {'update':>10s} {'products':>10s} {'ratio':>6s} {'noise':>18s} {'parameters':>12s} {'agent':>10s}")
     for name, experiment in experiments.items():
-        t = bench(experiment, spec, seeds, rounds, repeats)
+        t = bench(experiment, specs[name], seeds, rounds, repeats)
         noise = "–" if t.noise is None else f"{t.noise:.2f} ms ({t.noise / t.update:.1%})"
         print(
             f"{name:8s} {t.update:7.2f} ms {t.products:7.2f} ms {t.ratio:6.2f} {noise:>18s} "
@@ -108,9 +131,30 @@ def table(algorithms: tuple[str, ...], env: str, preset: str, seeds: int, rounds
         )
 
 
+def spec_of(experiment: Experiment) -> EnvSpec:
+    """What the agent of an experiment sees."""
+    return given(experiment.env, pixels=experiment.pixels).spec(experiment.gamma, experiment.frame_stack)
+
+
+def sizes(specs: Iterable[EnvSpec]) -> str:
+    """The sizes of observations and actions in words."""
+    seen = []
+    for spec in specs:
+        frames = f" in stacks of {spec.frame_stack}" if spec.frame_stack > 1 else ""
+        image = [f"images of {' × '.join(map(str, spec.frame))}{frames}"] if spec.frame else []
+        numbers = [counted(spec.obs_dim, "observation")] if spec.obs_dim or not image else []
+        seen.append(" and ".join(image + numbers))
+        actions = counted(spec.action_dim, "action")
+    return f"{' or '.join(dict.fromkeys(seen))}, {actions}"
+
+
+def rows_of(spec: EnvSpec) -> int:
+    return ROWS if spec.frame is None else IMAGES
+
+
 def bench(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Timing:
     """Times `repeats` updates and their products alternately, `rounds` times; returns medians, also of the ratio."""
-    agent, state, replay, keys, update = subject(experiment, spec, seeds)
+    agent, state, replay, keys, update = subject(experiment, spec, seeds, rows_of(spec))
     products = list(products_of(jax.make_jaxpr(update)(state, replay, keys).jaxpr))
     rng = np.random.default_rng(0)
     operands = [tuple(jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in (p.left, p.right)) for p in products]
@@ -137,8 +181,8 @@ def bench(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeat
 
 def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> None:
     """Prints the cost of every algorithm next to the numbers of the LSAC paper, each line as soon as it is measured."""
-    experiments = {name: find_preset(name, preset, env) for name in AGENTS}
-    spec, paper = given(env).spec(gamma=0.0), paper_costs(env.split("-")[0])
+    experiments = {name: find_preset(name, preset, env) for name in VECTORS}
+    paper = paper_costs(env.split("-")[0])
     cache_compilations()
     print(
         f"{env}: {counted(seeds, 'seed')} on {jax.devices()[0].device_kind}; "
@@ -148,7 +192,7 @@ def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> 
         f"{'update':>8s} {'critics':>8s} {'parameters':>10s}"
     )
     for name, experiment in experiments.items():
-        e = measure(experiment, spec, seeds, rounds, repeats)
+        e = measure(experiment, spec_of(experiment), seeds, rounds, repeats)
         print(
             f"{name:6s} {e.update:8.2f} ms {e.critics:8.2f} ms {e.steps:6d} {e.critics / e.steps:7.3f} ms "
             f"{e.parameters:11,} {device_memory.size(e.bytes):>9s}",
@@ -160,7 +204,7 @@ def efficiency(env: str, preset: str, seeds: int, rounds: int, repeats: int) -> 
 
 def measure(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repeats: int) -> Efficiency:
     """Times `repeats` updates and their critics' part alternately, `rounds` times; returns medians."""
-    agent, state, replay, _, update = subject(experiment, spec, seeds)
+    agent, state, replay, _, update = subject(experiment, spec, seeds, ROWS)
     assert agent.values is not None
     critics_of = jax.vmap(agent.values.critics)
 
@@ -182,11 +226,9 @@ def measure(experiment: Experiment, spec: EnvSpec, seeds: int, rounds: int, repe
     return Efficiency(update_ms, critics_ms, agent.gradient_steps, learnt, _nbytes(state) // seeds)
 
 
-def subject(
-    experiment: Experiment, spec: EnvSpec, seeds: int, rows: int = ROWS
-) -> tuple[Agent, Any, rb.Replay, Array, Any]:
+def subject(experiment: Experiment, spec: EnvSpec, seeds: int, rows: int) -> tuple[Agent, Any, rb.Replay, Array, Any]:
     """An agent, and for all seeds its states, replays of `rows` transitions, keys and update."""
-    agent = make_agent(experiment, dataclasses.replace(spec, gamma=experiment.gamma))
+    agent = make_agent(experiment, spec)
     keys = jax.random.split(jax.random.key(0), seeds)
     layout, count = rb.layout_of(spec), experiment.chunk if experiment.on_policy else rows
     shape, others = (seeds, count, layout.width), {k: c for k, c in layout.arrays().items() if k != rb.PACKED}

@@ -96,7 +96,7 @@ class Export:
     run: tyro.conf.Positional[Path]
     """folder of the run"""
     out: Path
-    """ONNX file to write"""
+    """ONNX file to write; its name ends in .onnx"""
     policy: str = "last"
     """last (of the newest checkpoint) or best (in the evaluations during training)"""
     seed: int | None = None
@@ -119,6 +119,9 @@ Examples:
 def export(args: list[str]) -> int:
     given = parse(Export, args, "lsac export", EXPORT_HELP)
     _require_policy(given.policy)
+    if given.out.suffix.lower() != ".onnx" and not given.out.is_dir():
+        example = given.out.with_suffix(".onnx") if given.out.name else "policy.onnx"
+        raise InputError(f"--out {given.out}: must end in .onnx, for example {example}")
     import_modules(given.module)
     from lsac.model import CLASSES
     from lsac.runs.folder import RunFolder

@@ -10,7 +10,6 @@ import contextlib
 import csv
 import dataclasses
 import functools
-import math
 import statistics
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -26,8 +25,7 @@ from matplotlib.ticker import EngFormatter
 
 from lsac.analysis import figures
 from lsac.analysis.colours import ALGORITHMS
-from lsac.cli.bench import ROWS, Product, products_of, repeated, subject, timed
-from lsac.envs.sources import given
+from lsac.cli.bench import products_of, repeated, rows_of, sizes, spec_of, subject, timed
 from lsac.errors import InputError, MemoryRefused
 from lsac.options import OwnBuffer, marked
 from lsac.presets import preset as find_preset
@@ -47,6 +45,12 @@ AXES: dict[str, tuple[int, ...]] = {
     "observation": (10, 30, 100, 400),
 }
 """What is varied, and its values; everything else stays as the preset has it."""
+OF_IMAGES: dict[str, tuple[int, ...]] = {
+    "seeds": (1, 2, 5, 10),
+    "batch": (64, 256, 1_024),
+    "replay": (1_000, 10_000, 100_000),
+}
+"""The same where the agent learns from images, whose sizes do not depend on the observation's vector."""
 OPTIONS = {"chains": "chains", "batch": "batch_size"}
 """Axes that are options of the agent; an algorithm without the option has no such curve."""
 LARGE = {"cpu": (1_024, 2**28)}
@@ -92,6 +96,9 @@ class Point(NamedTuple):
 def axes_of(algorithm: str, words: Iterable[str], experiment: Experiment) -> dict[str, tuple[int, ...]]:
     """The axes that `--axes` names, each as `name` or `name=value,value,…`; without any, all that the algorithm has."""
     present = {name: values for name, values in AXES.items() if _has(experiment, name)}
+    if experiment.pixels:
+        present |= {name: values for name, values in OF_IMAGES.items() if name in present}
+        present.pop("observation")
     chosen = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -135,13 +142,6 @@ def varied(case: Case, axis: str, value: int) -> Case:
 
 
 # The floor
-
-
-def flops(product: Product) -> int:
-    """Multiplications and additions of a matrix product."""
-    (_, contracted), (_, batch) = product.dimensions
-    free = (n for axis, n in enumerate(product.right.shape) if axis not in (*contracted, *batch))
-    return 2 * math.prod(product.left.shape) * math.prod(free)
 
 
 def moved_bytes(jaxpr: Jaxpr, is_buffer: list[bool]) -> int:
@@ -205,7 +205,7 @@ def measured(case: Case, axis: str, value: int, rounds: int, repeats: int) -> Po
         times.append(1e3 * seconds / repeats)
     milliseconds = statistics.median(times[1:])
 
-    work = [(flops(product), str(product.left.dtype)) for product in products_of(jaxpr)]
+    work = [(product.flops, str(product.left.dtype)) for product in products_of(jaxpr)]
     products = 1e3 * sum(count / product_rate(dtype) for count, dtype in work)
     count = moved_bytes(jaxpr, buffers(case))
     memory = 1e3 * count / memory_rate()
@@ -250,8 +250,8 @@ def curves(
     """Prints one line per point, each as soon as it is measured; with `out`, also writes them, and draws them beside
     it."""
     experiment = find_preset(algorithm, preset, env)
-    spec = given(env).spec(experiment.gamma)
-    base = Case(experiment, spec, seeds, ROWS)
+    spec = spec_of(experiment)
+    base = Case(experiment, spec, seeds, rows_of(spec))
     cases = {
         (axis, value): varied(base, axis, value)
         for axis, values in axes_of(algorithm, axes, experiment).items()
@@ -260,8 +260,8 @@ def curves(
     cache_compilations()
     with _written(out) as file:
         print(
-            f"{algorithm} on {env}: {counted(spec.obs_dim, 'observation')}, {counted(spec.action_dim, 'action')}, "
-            f"{counted(seeds, 'seed')}, {ROWS:,} transitions; {jax.devices()[0].device_kind}: "
+            f"{algorithm} on {env}: {sizes([spec])}, "
+            f"{counted(seeds, 'seed')}, {base.rows:,} transitions; {jax.devices()[0].device_kind}: "
             f"{product_rate('float32') / 1e12:.3g} TFLOP/s in float32, {memory_rate() / 1e9:.3g} GB/s; "
             f"medians of {counted(rounds, 'round')} of {counted(repeats, 'update')}\n"
             f"{'':11s} {'':>10s} {'update':>11s} {'updates/s':>10s} {'floor':>11s} {'':8s} {'ratio':>6s}",

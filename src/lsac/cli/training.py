@@ -241,7 +241,7 @@ def resume(args: list[str]) -> int:
             folder.require_unsaved(experiment)
         check(experiment)
         environments = of_experiment(experiment)
-        require_memory(experiment, environments.spec(experiment.gamma))
+        require_memory(experiment, environments.spec(experiment.gamma, experiment.frame_stack))
         board = _board(given.wandb, given.wandb_project, folder, experiment)
         return _run(experiment, environments, folder, board, resume=True)
     finally:

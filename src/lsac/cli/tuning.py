@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 TUNE_HELP = """Tune options of {algorithm} with Optuna. A trial is one run with all its seeds.
 
-Its score is the mean over seeds of the last three evaluations. A trial whose best evaluation so far is below the median
-of those that finished, at the same step, is stopped early. The same command goes on with a study that was stopped, and
---trials makes it longer.
+Its score is the mean over seeds of the last three evaluations, or of all after step 0 if there are fewer. A trial whose
+best evaluation so far is below the median of those that finished, at the same step, is stopped early. The same command
+goes on with a study that was stopped, and --trials makes it longer.
 
 Examples:
   lsac tune {algorithm} --env Pendulum-v1 --preset quickstart --trials 2 --out runs/tune
