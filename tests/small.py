@@ -6,7 +6,7 @@ An algorithm takes those options that it has, so a new one in `AGENTS` needs no 
 import dataclasses
 from typing import Any
 
-from lsac.agents import AGENTS, VECTORS
+from lsac.agents import AGENTS, learns_from
 from lsac.runs.experiment import Experiment
 from lsac.types import EnvSpec
 
@@ -35,7 +35,7 @@ SIZES = {
 """Every option that makes an agent large."""
 RUN = {"seeds": 2, "workers": 1, "eval_episodes": 1}
 """Options of a run, whatever the agent."""
-OFF_POLICY = {"chunk": 8, "learning_starts": 16, "replay_capacity": 64}
+OFF_POLICY = {"chunk": 8, "utd": 1.0, "learning_starts": 16, "replay_capacity": 64}
 ON_POLICY = {"chunk": 32, "num_envs": 2}
 ONLY_OFF_POLICY = {"learning_starts", "replay_capacity", "utd"}
 """Options of a run that an on-policy agent refuses or has no use for."""
@@ -49,7 +49,7 @@ def config(algorithm: str, **wanted: Any) -> Any:
 
 def env_of(algorithm: str) -> str:
     """A simple environment from which an algorithm can learn, from images if it must."""
-    return "Pendulum-v1" if algorithm in VECTORS else "lsac/SeenColour-v0"
+    return "Pendulum-v1" if learns_from(algorithm, "vectors") else "lsac/SeenColour-v0"
 
 
 def images_of(algorithm: str) -> dict[str, int]:
@@ -67,7 +67,7 @@ def image_spec(algorithm: str, spec: EnvSpec) -> EnvSpec:
 def flags(algorithm: str, **wanted: Any) -> list[str]:
     """The options of `lsac train` for a small run, with the wanted values as far as agent or run have such options."""
     run = RUN | (ON_POLICY if on_policy(algorithm) else OFF_POLICY)
-    run |= {} if algorithm in VECTORS else images_of(algorithm) | {"env_args": "length=3"}
+    run |= {} if learns_from(algorithm, "vectors") else images_of(algorithm) | {"env_args": "length=3"}
     left_out = ONLY_OFF_POLICY if on_policy(algorithm) else set()
     of_a_run = {field.name for field in dataclasses.fields(Experiment)} - {"agent"} - left_out
     words = _words(AGENTS[algorithm].Config(), SIZES | wanted)

@@ -291,7 +291,7 @@ def test_the_example_of_an_agent_learns(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lsac.agents.ddpg", ddpg)  # where the page puts it
     presets = importlib.import_module("presets")
     config = presets.quickstart("Pendulum-v1").agent
-    agent, replay = ddpg.make(config, golden.SPEC), golden.replay_of(on_policy=False)
+    agent, replay = ddpg.make(config, golden.SPEC), golden.replay_of("td3")
     first = state = agent.init(jax.random.key(0))
     update = jax.jit(agent.update)
     losses = []
@@ -352,7 +352,7 @@ def test_the_examples_of_the_other_commands(command, folders, monkeypatch):
     if not Path("runs/hopper").exists():
         shutil.copytree("runs/cheetah", "runs/hopper")  # which no example makes
     assert examples(command), "every command has examples"
-    monkeypatch.setattr(bench, "AGENTS", {"sac": AGENTS["sac"]})  # what is timed if none is named: minutes for all
+    monkeypatch.setattr(bench, "VECTORS", ("sac",))  # what is timed if none is named: minutes for all
     for words in [*examples(command), *(examples("tune", "sac") if command == "tune" else [])]:
         run(words)  # fails where the command does
 

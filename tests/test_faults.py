@@ -271,7 +271,7 @@ def test_the_nearest_environment_and_algorithm_are_suggested():
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--seedz", 3), ("--seedz", "--seeds INT")),
+        (("--seedz", 3), ("--seedz", "--seed?")),
         (("--steps", "many"), ("--steps", "many")),
         (("--steps", 1.5), ("--steps", "1.5")),
     ],

@@ -185,8 +185,8 @@ def test_a_task_with_arguments_wrappers_or_another_module_is_another_task(env):
         assert task_of(changed).suite == OTHER
 
 
-def test_algorithms_of_the_files_are_ours_or_named():
+def test_algorithms_of_the_files_are_ours():
     theirs = {row["algorithm"] for row in rows("paper_returns.csv")} | {
         row["algorithm"] for row in rows("paper_efficiency.csv")
     }
-    assert theirs - AGENTS.keys() == {"dreamer", "drqv2"}
+    assert theirs <= AGENTS.keys()

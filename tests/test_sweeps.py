@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from commands import lsac
 
-from lsac.agents import AGENTS
+from lsac.agents import VECTORS
 from lsac.cli import training as train_command
 from lsac.envs import sources
 from lsac.errors import InputError
@@ -37,7 +37,7 @@ def test_the_suites_have_the_tasks_and_settings_of_the_paper():
     tasks = {name: {item.experiment.env for item in suite(name)} for name in SUITES}
     assert [len(tasks[name]) for name in ("mujoco6", "dmc12", "mazes")] == [6, 12, 2]
     assert all(env.endswith("-v4") for env in tasks["mujoco6"])
-    assert {item.experiment.algorithm for item in suite("mujoco6")} == set(AGENTS)
+    assert {item.experiment.algorithm for item in suite("mujoco6")} == set(VECTORS)
     assert {item.experiment.action_repeat for item in suite("dmc12")} == {2}
     ablations = {item.label: item.experiment.agent for item in suite("ablations") if "Half" in item.path}
     assert {agent.chains for agent in ablations.values()} == {1, 10, 20, 50}

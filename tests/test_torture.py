@@ -102,10 +102,11 @@ def test_small_options_are_those_of_the_small_config(algorithm):
     assert given["--steps"] == "96"
     assert ("--learning-starts" in given) != small.on_policy(algorithm)
     config = small.config(algorithm)
-    for name in small.SIZES.keys() - {"hidden", "generator"}:
+    for name in small.SIZES.keys() - {"hidden", "generator", "encoder"}:
         flag = "--" + name.replace("_", "-")
         assert given.get(flag) == (str(getattr(config, name)) if hasattr(config, name) else None)
-    assert given["--hidden"] == "8"
+    assert given.get("--hidden") == ("8" if hasattr(config, "hidden") else None)
+    assert ("--encoder.filters" in given) == hasattr(config, "encoder")
     assert ("--generator.dim-t" in given) == ("--refresh-every" in given) == hasattr(config, "generator")
 
 

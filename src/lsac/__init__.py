@@ -1,4 +1,4 @@
-"""Continuous-control reinforcement learning in JAX: Langevin Soft Actor-Critic and eight baselines.
+"""Continuous-control reinforcement learning in JAX: Langevin Soft Actor-Critic and eleven baselines.
 
 Every algorithm has a class, named in capitals: `lsac.LSAC`, `lsac.SAC`, `lsac.TD3`, … All seeds of a run train in
 parallel inside one compiled program.
