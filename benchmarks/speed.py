@@ -53,12 +53,15 @@ def time_updates(algorithm: str, preset: str, env: str, seeds: int) -> float:
     from lsac.replay import ring as rb
     from lsac.runs.experiment import make_agent
 
-    try:
+    options, unroll = None, 1  # as in code that is older than these functions
+    with contextlib.suppress(ImportError):
         from lsac.train.devices import concurrent_kernels
 
         options = concurrent_kernels()
-    except ImportError:  # the code is older than these options
-        options = None
+    with contextlib.suppress(ImportError):
+        from lsac.train import devices
+
+        unroll = devices.unroll() if hasattr(devices, "unroll") else 1
     experiment = find_preset(algorithm, preset, env)
     spec = given(env).spec(gamma=experiment.gamma)
     agent, layout, rows = make_agent(experiment, spec), rb.layout_of(spec), 100_000
@@ -72,7 +75,7 @@ def time_updates(algorithm: str, preset: str, env: str, seeds: int) -> float:
         def step(state: Any, key: Any) -> Any:
             return jax.vmap(agent.update, in_axes=(0, axes, 0))(state, replay, jax.random.split(key, seeds))
 
-        return jax.lax.scan(step, state, jax.random.split(key, together))
+        return jax.lax.scan(step, state, jax.random.split(key, together), unroll=unroll)
 
     compiled = jax.jit(updates, donate_argnums=0, compiler_options=options)
     times: list[float] = []

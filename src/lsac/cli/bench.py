@@ -21,7 +21,7 @@ from lsac.replay import ring as rb
 from lsac.runs.experiment import Experiment, make_agent
 from lsac.runs.wording import counted
 from lsac.train import device_memory
-from lsac.train.devices import concurrent_kernels
+from lsac.train.devices import concurrent_kernels, unroll
 from lsac.train.run import cache_compilations
 from lsac.types import Agent, Array, EnvSpec
 
@@ -248,7 +248,7 @@ def repeated(update: Any, seeds: int, repeats: int) -> Any:
         def step(state: Any, key: Array) -> tuple[Any, Any]:
             return update(state, replay, jax.random.split(key, seeds))
 
-        return jax.lax.scan(step, state, jax.random.split(key, repeats))
+        return jax.lax.scan(step, state, jax.random.split(key, repeats), unroll=unroll())
 
     return jax.jit(updates, donate_argnums=0, compiler_options=concurrent_kernels())
 

@@ -135,11 +135,16 @@ def _in_numpy(eqn: JaxprEqn) -> Compute:
     return ELEMENTWISE[name]
 
 
+CALLS = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call", "remat2", "remat", "checkpoint")
+"""Operations that only call a function; the last three are names of `jax.checkpoint`."""
+
+
 def body_of(eqn: JaxprEqn) -> ClosedJaxpr | None:
     """The function that an operation only calls, as `jit` does; None for any other operation."""
-    if eqn.primitive.name not in ("jit", "pjit", "custom_jvp_call", "custom_vjp_call"):
+    if eqn.primitive.name not in CALLS:
         return None
-    return next(x for x in eqn.params.values() if isinstance(x, ClosedJaxpr))
+    body = next(x for x in eqn.params.values() if isinstance(x, ClosedJaxpr | Jaxpr))
+    return body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
 
 
 class InNumpy:

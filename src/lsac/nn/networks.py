@@ -1,6 +1,7 @@
 """Networks. Every field of a module is an array or is declared static, so that plain `jax.jit`, `vmap`, `grad` and
 `scan` work on it."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -29,7 +30,7 @@ def mish(x: Array) -> Array:
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
-    "gelu": jax.nn.gelu,
+    "gelu": jax.checkpoint(jax.nn.gelu),  # its slope is computed again, which costs less than to store and read it
     "elu": jax.nn.elu,
     "tanh": jnp.tanh,
     "mish": mish,
@@ -94,6 +95,20 @@ class MLP(eqx.Module):
         for layer in self.layers[1:-1]:
             x = activate(layer(x))
         return last.to_float32(x)
+
+
+def in_float32(network: Module) -> Module:
+    """A network whose multilayer perceptrons compute in float32, as acting does."""
+    tree: Any = network
+
+    def exact(node: Any) -> Any:
+        if not isinstance(node, MLP):
+            return node
+        changed = copy.copy(node)
+        object.__setattr__(changed, "compute_dtype", "float32")  # modules cannot be changed otherwise
+        return changed
+
+    return jax.tree.map(exact, tree, is_leaf=lambda node: isinstance(node, MLP))
 
 
 class Critic(eqx.Module):

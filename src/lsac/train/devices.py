@@ -93,6 +93,13 @@ def concurrent_kernels() -> dict[str, str] | None:
     return options
 
 
+def unroll() -> int:
+    """How many updates a program repeats as one. On a GPU, kernels at the start of an update then run beside those at
+    the end of the update before it, where they do not depend on each other: an update of LSAC with ten seeds took
+    1.41 ms instead of 1.49 on an H200. On a CPU, only the compiler would take longer."""
+    return 2 if jax.default_backend() == "gpu" else 1
+
+
 def visible() -> list[jax.Device]:
     """The devices of this process, or the one that JAX is told to use by default."""
     default = jax.config.values["jax_default_device"]

@@ -10,7 +10,7 @@ import numpy as np
 from lsac import streams
 from lsac.collect import snapshot
 from lsac.replay import ring as rb
-from lsac.train.devices import Devices
+from lsac.train.devices import Devices, unroll
 from lsac.train.refresh import Refresher, completed
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values
 
@@ -53,7 +53,8 @@ def learn_chunk(agent: Agent, updates: int) -> Callable[..., Learned]:
             names[:] = metrics
             return state, jnp.stack(list(metrics.values()))  # one array: on a GPU, storing it is one kernel
 
-        state, metrics = jax.lax.scan(update, state, first + jnp.arange(updates, dtype=jnp.int32))
+        counts = first + jnp.arange(updates, dtype=jnp.int32)
+        state, metrics = jax.lax.scan(update, state, counts, unroll=unroll())
         means = dict(zip(names, jnp.mean(metrics, axis=0), strict=True))
         policy = snapshot.flatten(agent.policy(state))
         numbers = jnp.concatenate([policy, jnp.stack(list(means.values()))])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from lsac.agents import sac
 from lsac.agents.lsac import embedding
 from lsac.agents.lsac.config import Config
-from lsac.nn.networks import MLP, GaussianActor
+from lsac.nn.networks import MLP, GaussianActor, in_float32
 from lsac.types import Array, Entropy, Key
 
 UNDECIDED = -1.0
@@ -27,11 +27,12 @@ class Policy(NamedTuple):
 
 
 def policy(config: Config, state: Any) -> Policy:
-    slow = state.target_actor if config.slow_evaluation else None
+    actor = in_float32(state.actor)
+    slow = in_float32(state.target_actor) if config.slow_evaluation else None
     if not config.embedding:
-        return Policy(state.actor, slow, None, None)
+        return Policy(actor, slow, None, None)
     older = state.embedding.target.of_state if config.slow_evaluation else None
-    return Policy(state.actor, slow, state.embedding.frozen.of_state, older)
+    return Policy(actor, slow, state.embedding.frozen.of_state, older)
 
 
 def memory(config: Config) -> Any:

@@ -139,8 +139,8 @@ class Config:
     ladder_ratio: Annotated[float, MoreThan(1)] = 3.0
     """ratio of neighbouring temperatures for replica exchange"""
     compute_dtype: Annotated[ComputeDtype, AddedLater(before="float32")] = "auto"
-    """dtype of the critics' hidden layers: auto is bfloat16 on a GPU and float32 on a CPU; parameters are always
-    float32"""
+    """dtype of the hidden layers of critics and, in updates, of the actor: auto is bfloat16 on a GPU and float32 on a
+    CPU; parameters are always float32"""
     batch_size: BatchSize = 256
     """transitions per chain and update, real and generated"""
     synthetic: bool = True

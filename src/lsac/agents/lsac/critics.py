@@ -78,7 +78,7 @@ def make_actor(config: Config, spec: EnvSpec, key: Key) -> GaussianActor:
     def make(size_in: int, hidden: tuple[int, ...], key: Key) -> Any:
         if config.actor_network == "sphere":
             return SphereNet(size_in, config.width, ACTOR_BLOCKS, outputs, key)
-        return MLP((size_in, *hidden, outputs), config.activation, key)
+        return MLP((size_in, *hidden, outputs), config.activation, key, compute_dtype(config.compute_dtype))
 
     if config.embedding:
         network = embedding.actor_input(spec, config.hidden, make, key)
