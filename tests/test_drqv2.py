@@ -18,7 +18,9 @@ from linear import f32, numbers
 from test_convolutions import looped
 
 from lsac.agents import drqv2
+from lsac.envs.dm_control import TASKS
 from lsac.nn.optimisers import adam
+from lsac.presets import drqv2 as drqv2_presets
 from lsac.presets import presets
 from lsac.replay import ring as rb
 from lsac.runs.experiment import check
@@ -590,6 +592,28 @@ def test_the_official_preset_makes_an_update_every_second_decision():
     assert (experiment.pixels, experiment.frame_stack, experiment.action_repeat) == (84, 3, 2)
     # 1.1 M frames are 550 000 decisions, of which the first 2000 are random; updates start with a whole chunk of 32
     assert experiment.planned_updates() == (550_016 - 2_016) // 2
-    walker = presets("drqv2")["official_walker"]("X")
-    changed = {"n_step": 1, "batch_size": 512}
-    assert walker == dataclasses.replace(experiment, agent=dataclasses.replace(experiment.agent, **changed))
+
+
+def test_official_settings_follow_the_difficulty_of_the_task():
+    easy = presets("drqv2")["official"]("dm_control/cartpole-balance_sparse-v0")
+    assert (easy.steps, easy.replay_capacity, easy.agent) == (1_100_000, 1_000_000, drqv2.Config())
+    found = {
+        name: presets("drqv2")["official"](f"dm_control/{name}-v0")
+        for name in ("cheetah-run", "walker-walk", "walker-run", "quadruped-run", "humanoid-walk")
+    }
+    changed = {
+        "cheetah-run": (3_100_000, 1_000_000, {"noise_steps": 500_000}),
+        "walker-walk": (1_100_000, 1_000_000, {"n_step": 1, "batch_size": 512}),
+        "walker-run": (3_100_000, 1_000_000, {"noise_steps": 500_000, "n_step": 1, "batch_size": 512}),
+        "quadruped-run": (3_100_000, 100_000, {"noise_steps": 500_000}),
+        "humanoid-walk": (30_100_000, 1_000_000, {"noise_steps": 2_000_000, "lr": 8e-5, "feature_dim": 100}),
+    }
+    for name, (steps, replay, options) in changed.items():
+        agent = dataclasses.replace(easy.agent, **options)
+        wanted = dataclasses.replace(easy, env=found[name].env, steps=steps, replay_capacity=replay, agent=agent)
+        assert found[name] == wanted
+
+
+def test_the_groups_of_tasks_name_tasks_that_exist():
+    tasks = {f"{domain}-{task}" for domain, names in TASKS.items() for task in names}
+    assert {*drqv2_presets.MEDIUM, *drqv2_presets.HARD} <= tasks

@@ -302,8 +302,9 @@ def sequences(replay: Replay, key: Key, batch: int, length: int) -> Sequences:
 
     A window never joins the newest transitions to the oldest. It may span several episodes, whose starts `first` marks.
     """
-    span = replay.stride * (length - 1)
-    start = jax.random.randint(key, (batch,), 0, jnp.maximum(replay.size - span, 1))
+    span, frames_before = replay.stride * (length - 1), replay.stride * (replay.layout.frame_stack - 1)
+    oldest = jnp.where(replay.size == replay.capacity, frames_before, 0)  # a full ring has overwritten earlier frames
+    start = jax.random.randint(key, (batch,), oldest, jnp.maximum(replay.size - span, oldest + 1))
     age = start[:, None] + replay.stride * jnp.arange(length)[None]  # 0 is the oldest transition
     index = (replay.head - replay.size + age) % replay.capacity
     steps = _read(replay, index)

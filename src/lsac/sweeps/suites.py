@@ -41,8 +41,7 @@ def pixels12(algorithms: Sequence[str] = IMAGES, preset: str = "default") -> lis
     for env in DMC:
         for name in algorithms:
             chosen = "pixels" if learns_from(name, "vectors") and preset == "default" else preset
-            walker: dict[str, Any] = {"n_step": 1, "batch_size": 512} if name == "drqv2" and "walker" in env else {}
-            found.append(_of(name, env, chosen, seeds=3, steps=1_000_000, **walker))
+            found.append(_of(name, env, chosen, seeds=3, steps=1_000_000))
     return found
 
 
