@@ -168,3 +168,12 @@ def test_windows_show_the_frames_of_one_simulator_in_order():
     for window, first in zip(numbers, np.asarray(windows.first), strict=True):
         assert all(following[a] == b for a, b in itertools.pairwise(window))
         assert [len(episodes[number].episode) == 1 for number in window] == first.tolist()
+
+
+def test_windows_of_a_full_ring_never_join_its_newest_frames_to_its_oldest():
+    table = played(60, 2, seed=7, truncates=False)
+    replay = ring_of(table, capacity=64, stack=3, chunk=8)
+    windows = rb.sequences(replay, jax.random.key(0), 500, 6)
+    episodes = {m.episode[-1]: m.episode for row in table for m in row}
+    numbers = numbers_in(windows.steps.obs.image).reshape(-1, 3)
+    assert all(shown.tolist() == stack_of(episodes[int(shown[-1])], 3) for shown in numbers)
