@@ -313,6 +313,17 @@ def test_the_noise_of_a_step_is_not_rounded_away(dtype):
     assert np.mean(noise != 0) > 0.99
 
 
+@pytest.mark.parametrize("slow", [False, True])
+def test_updates_of_the_actor_may_be_rounded_but_not_its_acting(slow):
+    options = config(synthetic=False, hidden=(16, 16), compute_dtype="bfloat16", slow_evaluation=slow)
+    agent = lsac.make(options, SPEC)
+    state = agent.init(jax.random.key(0))
+    policy = agent.policy(state)
+    assert state.actor.mlp.compute_dtype == state.target_actor.mlp.compute_dtype == "bfloat16"
+    assert policy.actor.mlp.compute_dtype == "float32"
+    assert policy.slow is None or policy.slow.mlp.compute_dtype == "float32"
+
+
 @pytest.mark.parametrize(
     ("which", "expected"), [("uniform", {0, 1, 5}), ("argmax", {5}), ("mean", {2}), ("overflow", {1})]
 )

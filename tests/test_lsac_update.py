@@ -16,6 +16,7 @@ import linear
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 from linear import (
     chains_of,
     f32,

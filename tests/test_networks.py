@@ -18,6 +18,7 @@ from lsac.nn.networks import (
     ensemble,
     gaussian_actor,
     gaussian_critic,
+    in_float32,
     min_q,
     orthogonal,
     polyak,
@@ -130,6 +131,28 @@ def test_parameters_and_gradients_of_an_mlp_in_bfloat16_are_float32():
     grads = jax.jit(jax.grad(lambda mlp: jnp.sum(jax.vmap(mlp)(jnp.ones((4, 3))))))(mlp)
     assert {x.dtype for x in jax.tree.leaves((mlp, grads))} == {jnp.dtype("float32")}
     assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(grads))
+
+
+def test_the_slope_of_gelu_is_computed_from_its_argument_and_nothing_else_is_stored():
+    slope, x = jax.grad(ACTIVATIONS["gelu"]), np.linspace(-4.0, 4.0, 33, dtype=np.float32)
+    inner = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
+    rise = np.sqrt(2.0 / np.pi) * (1.0 + 3 * 0.044715 * x**2)
+    expected = 0.5 * (1.0 + np.tanh(inner)) + 0.5 * x * (1.0 - np.tanh(inner) ** 2) * rise
+    np.testing.assert_allclose(jax.vmap(slope)(x), expected, rtol=1e-5, atol=1e-6)
+    _, backward = jax.vjp(ACTIVATIONS["gelu"], jnp.asarray(x))
+    stored = [leaf for leaf in jax.tree.leaves(backward) if leaf.size == x.size]
+    assert len(stored) == 1
+    np.testing.assert_array_equal(stored[0], x)
+
+
+def test_a_network_acts_in_float32_with_the_same_parameters():
+    rounded = gaussian_actor(3, 2, (64, 64), "gelu", jax.random.key(0), (-20.0, 2.0))
+    rounded = eqx.tree_at(lambda a: a.mlp, rounded, MLP((3, 64, 64, 4), "gelu", jax.random.key(0), "bfloat16"))
+    exact = in_float32(rounded)
+    assert (rounded.mlp.compute_dtype, exact.mlp.compute_dtype) == ("bfloat16", "float32")
+    assert all(a is b for a, b in zip(jax.tree.leaves(rounded), jax.tree.leaves(exact), strict=True))
+    plain = MLP((3, 64, 64, 4), "gelu", jax.random.key(0))
+    np.testing.assert_array_equal(exact.mlp(jnp.ones(3)), plain(jnp.ones(3)))
 
 
 def test_layers_and_ensemble_members_are_drawn_independently():
