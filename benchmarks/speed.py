@@ -180,7 +180,8 @@ def rate(run: Path, steps: int) -> Speed:
 
 @contextlib.contextmanager
 def start(command: list[Any], source: Path, **variables: str) -> Iterator[Started]:
-    environment = {**os.environ, "PYTHONPATH": str(source), **variables}
+    paths = [str(source), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:  # MuJoCo logs where it runs
         words = [sys.executable, *map(str, command)]
         process = subprocess.Popen(words, env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
