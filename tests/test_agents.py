@@ -341,6 +341,20 @@ def test_learning_leaves_the_replay_as_it_was_given(case, trained):
     assert int(trained.learner.replay.size) == case.capacity
 
 
+def test_frames_in_the_main_memory_give_the_same_updates(case, trained):
+    if case.spec.frame is None:
+        pytest.skip("this agent sees no frames")
+    agent = case.agent._replace(refresh=None)
+    learner = Learner(agent, case.spec, SEEDS, Sizes(case.capacity, CHUNK, case.updates, SIMULATORS, True))
+    learner.compile(refresh=False)
+    learner.store(trained.chunks[0])
+    metrics = [jax.device_get(learner.learn(chunk)) for chunk in trained.chunks[1:]]
+    assert rb.FRAME not in rb.stored_of_seeds(learner.replay)
+    assert same(learner.transitions(), trained.learner.transitions())
+    for one, other in zip(*map(numpy_leaves, (metrics, trained.metrics)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)  # two programs may round differently
+
+
 def test_learner_hands_out_the_policies_of_its_newest_state(case, trained):
     for row in range(len(SEEDS)):
         state = jax.tree.map(lambda leaf, row=row: leaf[row], trained.learner.state)

@@ -11,7 +11,8 @@ is therefore not stored. It is not needed after a termination; a step that ends 
 """
 
 import dataclasses
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,6 +23,7 @@ from lsac.nn.normalisation import Moments, normalised
 from lsac.replay import frames
 from lsac.types import Array, EnvSpec, Key, Pixels, Transition
 
+T = TypeVar("T")
 Stored: TypeAlias = dict[str, Any]
 """Transitions as they are sent and stored: NumPy or JAX arrays by name, with the same leading axes."""
 PACKED = "vectors"
@@ -117,6 +119,10 @@ def layout_of(spec: EnvSpec) -> Layout:
     return Layout((*columns, (FRAME, Column(spec.frame, "uint8"))), spec.frame_stack)
 
 
+ReadFrames: TypeAlias = Callable[[Array], Array]
+"""slots [...] → frames [..., H, W, channels]"""
+
+
 class Replay(eqx.Module):
     """A ring of transitions from `stride` simulators in turn: slots i and i + stride hold successive steps of one.
 
@@ -132,17 +138,31 @@ class Replay(eqx.Module):
     """if set, observations are normalised with these moments whenever transitions are read"""
     reward_scale: Array | None = None
     """if set, rewards are divided by it whenever transitions are read"""
+    frames_in: ReadFrames | None = eqx.field(static=True, default=None)
+    """if set, the replay has no frames of its own and reads those in some slots with this function"""
 
     @property
     def capacity(self) -> int:
         return int(self._stored[PACKED].shape[-2])
 
 
-def make(layout: Layout, capacity: int, stride: int = 1, seeds: int | None = None) -> Replay:
-    """An empty replay; with `seeds`, a stack of replays that share size and head."""
+def make(layout: Layout, capacity: int, stride: int = 1, seeds: int | None = None, frames: bool = True) -> Replay:
+    """An empty replay; with `seeds`, a stack of replays that share size and head. Without `frames`, it has no array for
+    them: see `reading`."""
     leading = (capacity,) if seeds is None else (seeds, capacity)
-    stored = {name: jnp.zeros((*leading, *c.shape), c.dtype) for name, c in layout.arrays().items()}
+    arrays = layout.arrays() if frames else without_frames(layout.arrays())
+    stored = {name: jnp.zeros((*leading, *c.shape), c.dtype) for name, c in arrays.items()}
     return Replay(stored, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), layout, stride)
+
+
+def without_frames(stored: dict[str, T]) -> dict[str, T]:
+    """The arrays, or columns, that are not frames."""
+    return {name: x for name, x in stored.items() if name != FRAME}
+
+
+def reading(replay: Replay, frames_in: ReadFrames) -> Replay:
+    """A replay without frames of its own, which reads them with a function."""
+    return dataclasses.replace(replay, frames_in=frames_in)
 
 
 def holding(layout: Layout, stored: Stored, total: int, stride: int = 1) -> Replay:
@@ -182,8 +202,10 @@ def seed_axes(layout: Layout, stride: int) -> Any:
     return Replay(**axes, layout=layout, stride=stride)
 
 
-def nbytes(layout: Layout, capacity: int) -> int:
-    return sum(column.size * np.dtype(column.dtype).itemsize for column in layout.arrays().values()) * capacity
+def nbytes(layout: Layout, capacity: int, frames: bool = True) -> int:
+    """The size of a replay, or of all of it but its frames."""
+    arrays = layout.arrays() if frames else without_frames(layout.arrays())
+    return sum(column.size * np.dtype(column.dtype).itemsize for column in arrays.values()) * capacity
 
 
 def add(replay: Replay, chunk: Stored) -> Replay:
@@ -223,10 +245,13 @@ def take(replay: Replay, index: Array) -> Transition:
 
 def _read(replay: Replay, index: Array) -> Transition:
     """The transitions in these slots as they are stored, without images."""
-    # The barrier keeps the compiler from joining the reads with what follows. Otherwise the last bits of an update
-    # depend on the capacity, and a run that is made longer differs from one that was longer from the start.
-    vectors = jax.lax.optimization_barrier(replay._stored[PACKED][index])
-    return replay.layout.unpack(vectors)
+    return replay.layout.unpack(_apart(replay._stored[PACKED][index]))
+
+
+def _apart(read: Array) -> Array:
+    """Keeps the compiler from joining a read with what follows. Otherwise the last bits of an update depend on the
+    capacity, and a run that is made longer differs from one that was longer from the start."""
+    return jax.lax.optimization_barrier(read)
 
 
 def _with_images(replay: Replay, transition: Transition, index: Array, last: Array) -> Transition:
@@ -235,9 +260,13 @@ def _with_images(replay: Replay, transition: Transition, index: Array, last: Arr
         return transition
     ring, count = _ring(replay), replay.layout.frame_stack
     slots = (frames.stacked(ring, slot, count) for slot in (index, frames.after(ring, last)))
-    image, next_image = (frames.joined(replay._stored[FRAME][slot]) for slot in slots)
+    image, next_image = (frames.joined(_frames(replay, slot)) for slot in slots)
     obs, next_obs = Pixels(image, transition.obs), Pixels(next_image, transition.next_obs)
     return transition._replace(obs=obs, next_obs=next_obs)
+
+
+def _frames(replay: Replay, slots: Array) -> Array:
+    return _apart(replay._stored[FRAME][slots] if replay.frames_in is None else replay.frames_in(slots))
 
 
 def _ring(replay: Replay) -> frames.Ring:
@@ -310,7 +339,7 @@ def sequences(replay: Replay, key: Key, batch: int, length: int) -> Sequences:
     steps = _read(replay, index)
     if replay.layout.has_frames:
         slots = frames.stacked(_ring(replay), index, replay.layout.frame_stack)
-        steps = steps._replace(obs=Pixels(frames.joined(replay._stored[FRAME][slots]), steps.obs))
+        steps = steps._replace(obs=Pixels(frames.joined(_frames(replay, slots)), steps.obs))
     return Sequences(seen(replay, steps), replay._stored[FIRST][index])
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import jax
 import tyro
@@ -91,6 +91,9 @@ class Experiment(Generic[C]):
     """divide rewards by a running scale of the discounted return, inside the agent, so that values stay near ±5"""
     replay_capacity: Count = 1_000_000
     """capacity of the replay buffer, in transitions per seed"""
+    replay_on: Annotated[Literal["device", "host"], AddedLater(before="device")] = "device"
+    """where frames of images are kept: host means the main memory, where more of them fit than on a GPU; the frames of
+    every batch are then sent ahead to the device"""
     eval_every: CountOrZero = 5_000
     """environment steps between evaluations; 0 turns them off"""
     eval_episodes: Count = 10
@@ -226,6 +229,8 @@ def make_agent(experiment: Experiment, spec: EnvSpec) -> Agent:
     e = for_run(experiment)
     _require_suitable(e, spec)
     agent = AGENTS[e.algorithm].make(e.agent, spec)
+    if e.replay_on == "host" and agent.refresh is not None:
+        raise InputError("--replay-on host: generated data need the frames on the device; set --no-synthetic")
     agent = normalised(agent, spec, observations=e.normalise_observations, rewards=e.scale_rewards, num_envs=e.num_envs)
     return stacked(agent, spec)
 
@@ -240,6 +245,8 @@ def _require_suitable(experiment: Experiment, spec: EnvSpec) -> None:
             )
         if e.frame_stack > 1:
             raise InputError(f"--frame-stack {e.frame_stack}: the observations of {e.env} have no images to stack")
+        if e.replay_on == "host":
+            raise InputError(f"--replay-on host: is for frames of images, which the observations of {e.env} lack")
         return
     if not learns_from(e.algorithm, "images"):
         advice = "set --pixels 0, or train" if e.pixels else "train"

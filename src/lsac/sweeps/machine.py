@@ -121,4 +121,5 @@ def memory_needed(experiment: Experiment) -> int:
 
     jax.config.update("jax_platforms", "cpu")  # this process computes nothing, and must not take memory of the GPU
     spec = of_experiment(experiment).spec(experiment.gamma, experiment.frame_stack)
-    return int(WORKING_MEMORY * experiment.seeds * sum(bytes_per_seed(experiment, spec)) + CONTEXT)
+    found = bytes_per_seed(experiment, spec)
+    return int(WORKING_MEMORY * experiment.seeds * (found.replay + found.agent) + CONTEXT)

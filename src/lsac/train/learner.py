@@ -11,6 +11,7 @@ from lsac import streams
 from lsac.collect import snapshot
 from lsac.replay import ring as rb
 from lsac.train.devices import Devices, unroll
+from lsac.train.host_frames import Ahead, HostFrames, supplied
 from lsac.train.refresh import Refresher, completed
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Values
 
@@ -43,18 +44,20 @@ def learn_chunk(agent: Agent, updates: int) -> Callable[..., Learned]:
     """
     store = _store(agent)
 
-    def learn(state: Any, replay: rb.Replay, chunk: rb.Stored, key: Key, first: Array) -> Learned:
+    def learn(state: Any, replay: rb.Replay, chunk: rb.Stored, key: Key, first: Array, ahead: Ahead) -> Learned:
         state, replay = store(state, replay, chunk)
 
         names: list[str] = []
 
-        def update(state: Any, count: Array) -> tuple[Any, Array]:
-            state, metrics = agent.update(state, replay, jax.random.fold_in(key, count))
+        def update(state: Any, inputs: tuple[Array, Ahead]) -> tuple[Any, Array]:
+            count, frames = inputs
+            read = supplied(replay, frames) if frames else replay
+            state, metrics = agent.update(state, read, jax.random.fold_in(key, count))
             names[:] = metrics
             return state, jnp.stack(list(metrics.values()))  # one array: on a GPU, storing it is one kernel
 
         counts = first + jnp.arange(updates, dtype=jnp.int32)
-        state, metrics = jax.lax.scan(update, state, counts, unroll=unroll())
+        state, metrics = jax.lax.scan(update, state, (counts, ahead), unroll=unroll())
         means = dict(zip(names, jnp.mean(metrics, axis=0), strict=True))
         policy = snapshot.flatten(agent.policy(state))
         numbers = jnp.concatenate([policy, jnp.stack(list(means.values()))])
@@ -66,7 +69,7 @@ def learn_chunk(agent: Agent, updates: int) -> Callable[..., Learned]:
 def compiled_chunk(agent: Agent, updates: int, axes: rb.Replay, devices: Devices) -> Any:
     """The program that training repeats: one chunk of all seeds, with donated buffers."""
     result: Any = Learned
-    in_axes, out_axes = (0, axes, 0, 0, None), result(0, axes, 0, 0, 0)
+    in_axes, out_axes = (0, axes, 0, 0, None, 0), result(0, axes, 0, 0, 0)
     return devices.over_seeds(learn_chunk(agent, updates), in_axes, out_axes, donate=(0, 1))
 
 
@@ -81,6 +84,8 @@ class Sizes(NamedTuple):
     """updates per chunk"""
     stride: int = 1
     """simulators per seed"""
+    frames_on_host: bool = False
+    """whether frames are kept in the host's memory"""
 
 
 class Learner:
@@ -106,33 +111,43 @@ class Learner:
         init_keys = jnp.stack([streams.root(seed, streams.INIT) for seed in seeds])
         self.state = devices.over_seeds(agent.init)(devices.put(init_keys))
         self._whole = jax.eval_shape(lambda: self.state)
-        self.replay = devices.made(lambda: rb.make(layout, sizes.capacity, sizes.stride, len(seeds)), axes)
+        s, on_device = sizes, not sizes.frames_on_host
+        self._frames = None if on_device else HostFrames(agent, layout, len(seeds), s.capacity, s.stride, s.updates)
+        self.replay = devices.made(lambda: rb.make(layout, s.capacity, s.stride, len(seeds), on_device), axes)
         self.policies: Array = self._snapshot(self.state)
         self.finite: Array = jnp.ones(len(seeds), bool)
 
     def compile(self, refresh: bool) -> None:
         """Compiles, before there is any data, the program that training repeats and, with `refresh`, the refresh."""
         first, seeds = jax.ShapeDtypeStruct((), jnp.int32), len(self._keys)
-        chunk = jax.eval_shape(lambda: self.replay.layout.empty(seeds, self._sizes.chunk))
-        self._learn = self._learn.lower(self.state, self.replay, chunk, self._keys, first).compile()
+        chunk = self._of_device(jax.eval_shape(lambda: self.replay.layout.empty(seeds, self._sizes.chunk)))
+        ahead = self._frames.shapes() if self._frames else ()
+        self._learn = self._learn.lower(self.state, self.replay, chunk, self._keys, first, ahead).compile()
         if refresh:
             self.refresher.compile(self.kept(), self.replay)
 
     def store(self, chunk: rb.Stored) -> None:
         """Adds transitions [S, chunk, …] without making updates."""
-        self.state, self.replay = self._store(self.state, self.replay, self.devices.put(chunk))
+        if self._frames:
+            self._frames.add(chunk, self.added)
+        self.state, self.replay = self._store(self.state, self.replay, self.devices.put(self._of_device(chunk)))
         self.added += self._sizes.chunk
         if self._observes:
             self.policies = self._snapshot(self.state)
 
     def learn(self, chunk: rb.Stored) -> Metrics:
         """Adds transitions and makes a chunk's updates; returns the mean [S] of every metric, on the device."""
+        ahead: Ahead = ()
+        if self._frames:
+            self._frames.add(chunk, self.added)
+            ahead = self._frames.ahead(self._keys, self.updates)
         learned: Learned = self._learn(
             self.state,
             self.replay,
-            self.devices.put(chunk),
+            self.devices.put(self._of_device(chunk)),
             self._keys,
             jnp.asarray(self.updates, jnp.int32),
+            self.devices.put(ahead),
         )
         self.state, self.replay, self.policies, self.finite, metrics = learned
         self.finite.copy_to_host_async()
@@ -159,12 +174,16 @@ class Learner:
 
     def transitions(self) -> rb.Stored:
         """The transitions [S, n, …] in the replay, oldest first, on the host."""
-        return rb.in_order(rb.stored_of_seeds(self.replay), self.added)
+        stored = rb.stored_of_seeds(self.replay)
+        return rb.in_order(stored | {rb.FRAME: self._frames.ring} if self._frames else stored, self.added)
 
     def restore(self, kept: Any, newest: rb.Stored, total: int, updates: int, generated_at: int) -> None:
         """Restores compact states, and the newest of the `total` transitions that were added so far."""
         layout, sizes, devices = self.replay.layout, self._sizes, self.devices
-        stored = devices.put(rb.placed(layout, newest, total, sizes.capacity))
+        stored = rb.placed(layout, newest, total, sizes.capacity)
+        if self._frames:
+            self._frames.restore(stored, total)
+        stored = devices.put(self._of_device(stored))
         self.replay = devices.put(rb.holding(layout, stored, total, sizes.stride), self._axes)
         self.start_from(kept, generated_at)
         self.updates, self.added = updates, total
@@ -179,6 +198,10 @@ class Learner:
             self.set_state(self.refresher.generated(self.state, generated_at))
         else:
             self.set_state(completed(self.state, first))
+
+    def _of_device(self, stored: rb.Stored) -> rb.Stored:
+        """The arrays that are kept on the device."""
+        return rb.without_frames(stored) if self._frames else stored
 
     def set_state(self, state: Any) -> None:
         self.state = state

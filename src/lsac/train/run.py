@@ -27,6 +27,7 @@ from lsac.train import device_memory, fidelity
 from lsac.train.devices import Devices
 from lsac.train.diagnostics import Diagnostics
 from lsac.train.evaluation import Evaluations
+from lsac.train.host_frames import nbytes_ahead
 from lsac.train.learner import Learner, Sizes
 from lsac.train.logger import Logger, Observer, Say
 from lsac.train.loop import Loop
@@ -216,16 +217,33 @@ def cache_compilations() -> None:
 
 def compiled_learner(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Learner:
     e = experiment
-    learner = Learner(agent, spec, e.seed_list, Sizes(e.capacity, e.chunk, e.updates_per_chunk, e.num_envs))
+    on_host = e.replay_on == "host"
+    sizes = Sizes(e.capacity, e.chunk, e.updates_per_chunk, e.num_envs, on_host)
+    learner = Learner(agent, spec, e.seed_list, sizes)
     learner.compile(refresh=0 < learner.refresher.every <= e.total_steps)
     return learner
 
 
-def bytes_per_seed(experiment: Experiment, spec: EnvSpec) -> tuple[int, int]:
+class Bytes(NamedTuple):
+    """What one seed takes."""
+
+    replay: int
+    """on the device: the replay and, if frames are kept elsewhere, those that are sent ahead"""
+    agent: int
+    """on the device"""
+    frames: int = 0
+    """in the host's memory, if frames are kept there"""
+
+
+def bytes_per_seed(experiment: Experiment, spec: EnvSpec) -> Bytes:
     """The sizes of one seed's replay and of its agent."""
-    state = jax.eval_shape(make_agent(experiment, spec).init, jax.eval_shape(lambda: jax.random.key(0)))
-    agent = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    return rb.nbytes(rb.layout_of(spec), experiment.capacity), agent
+    e, agent, layout = experiment, make_agent(experiment, spec), rb.layout_of(spec)
+    state = jax.eval_shape(agent.init, jax.eval_shape(lambda: jax.random.key(0)))
+    size, whole = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)), rb.nbytes(layout, e.capacity)
+    if e.replay_on == "device":
+        return Bytes(whole, size)
+    others = rb.nbytes(layout, e.capacity, frames=False)
+    return Bytes(others + 2 * nbytes_ahead(agent, layout, e.updates_per_chunk), size, whole - others)
 
 
 def require_memory(experiment: Experiment, spec: EnvSpec, replays: int = 1) -> str:
@@ -233,12 +251,16 @@ def require_memory(experiment: Experiment, spec: EnvSpec, replays: int = 1) -> s
     sentence on what they take."""
     e = experiment
     devices = Devices(e.seeds)
-    seeds = device_memory.seeds_sharing(devices)
-    replay, agent = (seeds * size for size in bytes_per_seed(e, spec))
-    replay *= replays
+    seeds, found = device_memory.seeds_sharing(devices), bytes_per_seed(e, spec)
+    main = 0 if device_memory.on_cpu(devices) else replays * e.seeds * found.frames
+    replay, agent = seeds * replays * (found.replay + (0 if main else found.frames)), seeds * found.agent
     sizes = device_memory.size(replay), device_memory.size(agent)
     times = f"{replays} × " if replays > 1 else ""
     what = f"replay of {times}{seeds} × {e.capacity:,} transitions ({sizes[0]}) and agents ({sizes[1]})"
     own = marked(type(e.agent), OwnBuffer)
     option = flag("replay_capacity" if replay >= agent or not own else own[0])
-    return device_memory.require(replay + agent, what, devices, f"lower {option} or --seeds")
+    taken = device_memory.require(replay + agent, what, devices, f"lower {option} or --seeds")
+    if not main:
+        return taken
+    what = f"frames of {times}{e.seeds} × {e.capacity:,} transitions"
+    return f"{taken}; {device_memory.require_main(main, what, 'lower --replay-capacity or --seeds')}"
