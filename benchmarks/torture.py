@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lsac.agents import AGENTS, VECTORS
+from lsac.agents import AGENTS, IMAGES, VECTORS
 from lsac.replay.ring import FIRST, PACKED
 from lsac.runs.checkpoint import Checkpoints, Unsaved
 from lsac.runs.folder import RunFolder
@@ -56,6 +56,8 @@ MUTANTS = Path(__file__).absolute().with_name("mutants.py")
 MUTANTS_SHARE = 0.95
 """Of the errors that change a number."""
 TASKS = ("Ant-v5", "Hopper-v5", "Pendulum-v1")
+SEEN = "lsac/SeenColour-v0"
+"""The task whose observations are images."""
 PATIENCE = 120.0
 """Seconds within which a run that was asked to stop has ended, and its workers with it."""
 LONGEST = 3600.0
@@ -110,12 +112,12 @@ class Ended(NamedTuple):
 # Runs
 
 
-def options(algorithm: str) -> list[str]:
-    return small.flags(algorithm, **RUN)
+def options(algorithm: str, env: str = TASKS[0]) -> list[str]:
+    return small.flags(algorithm, from_images=env == SEEN, **RUN)
 
 
 def train(algorithm: str, env: str, out: Path) -> list[str]:
-    return [sys.executable, "-m", "lsac", "train", algorithm, "--env", env, *options(algorithm), "--out", str(out)]
+    return [sys.executable, "-m", "lsac", "train", algorithm, "--env", env, *options(algorithm, env), "--out", str(out)]
 
 
 def commands(algorithm: str, env: str, folder: Path) -> Commands:
@@ -262,8 +264,8 @@ def disturb(algorithm: str, env: str, root: Path, wanted: dict[signal.Signals, i
 def kills(full: bool, root: Path, algorithms: list[str]) -> list[Part]:
     """Kill -9 and SIGTERM at random moments; the run that survived has to be the run that was left alone."""
     wanted = {signal.SIGKILL: 8, signal.SIGTERM: 3} if full else {signal.SIGKILL: 5, signal.SIGTERM: 5}
-    tasks = TASKS if full else TASKS[:1]
-    cases = [(name, env) for name in algorithms for env in (tasks if name in VECTORS else [small.env_of(name)])]
+    cases = [(name, env) for name in algorithms if name in VECTORS for env in (TASKS if full else TASKS[:1])]
+    cases += [(name, SEEN) for name in algorithms if name in IMAGES]
     return [Part(f"kills, {name} on {env}", partial(disturb, name, env, root, wanted)) for name, env in cases]
 
 

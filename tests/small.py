@@ -64,10 +64,12 @@ def image_spec(algorithm: str, spec: EnvSpec) -> EnvSpec:
     return dataclasses.replace(spec, frame=(images["pixels"], images["pixels"], 3), frame_stack=images["frame_stack"])
 
 
-def flags(algorithm: str, **wanted: Any) -> list[str]:
-    """The options of `lsac train` for a small run, with the wanted values as far as agent or run have such options."""
+def flags(algorithm: str, from_images: bool = False, **wanted: Any) -> list[str]:
+    """The options of `lsac train` for a small run, with the wanted values as far as agent or run have such options.
+    What learns from images does so from those of lsac/SeenColour-v0."""
     run = RUN | (ON_POLICY if on_policy(algorithm) else OFF_POLICY)
-    run |= {} if learns_from(algorithm, "vectors") else images_of(algorithm) | {"env_args": "length=3"}
+    from_images |= not learns_from(algorithm, "vectors")
+    run |= images_of(algorithm) | {"env_args": "length=3"} if from_images else {}
     left_out = ONLY_OFF_POLICY if on_policy(algorithm) else set()
     of_a_run = {field.name for field in dataclasses.fields(Experiment)} - {"agent"} - left_out
     words = _words(AGENTS[algorithm].Config(), SIZES | wanted)
