@@ -1,5 +1,6 @@
 """Simulators, groups and pools: what reaches an environment, which transitions come back, from which random stream."""
 
+import dataclasses
 import itertools
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from lsac import streams
 from lsac.collect.actors import make_actors
 from lsac.collect.groups import Discounts, Group, Step, Trace, evaluation_states
 from lsac.collect.handles import ProcessWorker
-from lsac.collect.pool import PATIENCE, Pool, evaluation_groups, training_groups
+from lsac.collect.pool import PATIENCE, Pool, evaluation_groups, group_size, training_groups
 from lsac.collect.wire import Episode, GroupPlan
 from lsac.envs.gymnasium import Simulator, Spaces
 from lsac.envs.sources import Source, given
@@ -504,6 +505,15 @@ def test_three_environments_are_split_two_and_one():
         GroupPlan(9, 1, [0, 1], 3),
         GroupPlan(9, 1, [2], 3),
     ]
+
+
+def test_every_simulator_that_shows_images_is_a_group_so_that_each_can_have_a_process():
+    spec = Spaces(gym.make("Pendulum-v1")).spec(GAMMA)
+    assert group_size(spec) == 2
+    assert group_size(dataclasses.replace(spec, frame=(24, 24, 3))) == 1
+    assert [plan.envs for plan in training_groups([7], 3, action_repeat=2, size=1)] == [[0], [1], [2]]
+    assert [plan.envs for plan in evaluation_groups([7], 2, 1, size=1)] == [[0], [1]]
+    assert [plan.value_episodes for plan in evaluation_groups([7], 3, 2, size=1)] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(("value_episodes", "shares"), [(0, [0, 0, 0]), (1, [1, 0, 0]), (3, [2, 1, 0]), (5, [2, 2, 1])])

@@ -32,8 +32,14 @@ def never() -> None:
     """A `CheckStop` that never stops."""
 
 
-def _groups(seeds: list[int], count: int, stride: int, value_episodes: int = 0) -> list[GroupPlan]:
-    blocks = [list(range(i, min(i + GROUP_SIZE, count))) for i in range(0, count, GROUP_SIZE)]
+def group_size(spec: EnvSpec) -> int:
+    """The size of a run's groups. Images of one simulator keep a processor busy, so that a group of two gains nothing
+    and needs twice the time."""
+    return GROUP_SIZE if spec.frame is None else 1
+
+
+def _groups(seeds: list[int], count: int, stride: int, size: int, value_episodes: int = 0) -> list[GroupPlan]:
+    blocks = [list(range(i, min(i + size, count))) for i in range(0, count, size)]
     return [
         GroupPlan(seed, index, block, stride, min(max(value_episodes - block[0], 0), len(block)))
         for index, seed in enumerate(seeds)
@@ -41,12 +47,14 @@ def _groups(seeds: list[int], count: int, stride: int, value_episodes: int = 0) 
     ]
 
 
-def training_groups(seeds: list[int], num_envs: int, action_repeat: int = 1) -> list[GroupPlan]:
-    return _groups(seeds, num_envs, num_envs * action_repeat)
+def training_groups(seeds: list[int], num_envs: int, action_repeat: int = 1, size: int = GROUP_SIZE) -> list[GroupPlan]:
+    return _groups(seeds, num_envs, num_envs * action_repeat, size)
 
 
-def evaluation_groups(seeds: list[int], episodes: int, value_episodes: int = 0) -> list[GroupPlan]:
-    return _groups(seeds, episodes, episodes, value_episodes)
+def evaluation_groups(
+    seeds: list[int], episodes: int, value_episodes: int = 0, size: int = GROUP_SIZE
+) -> list[GroupPlan]:
+    return _groups(seeds, episodes, episodes, size, value_episodes)
 
 
 class Pool:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
-from lsac.collect.pool import Pool, evaluation_groups, training_groups
+from lsac.collect.pool import Pool, evaluation_groups, group_size, training_groups
 from lsac.envs import rates
 from lsac.envs.repeat import repeated
 from lsac.envs.sources import Environments, Source, of_experiment
@@ -128,7 +128,8 @@ def assembled(
         observer.say(unused)
     workers = choose_workers(found.training, e, observer.say)
     with ExitStack() as stack:
-        pool = Pool(e, spec, found.training, training_groups(e.seed_list, e.num_envs, e.action_repeat), workers)
+        groups = training_groups(e.seed_list, e.num_envs, e.action_repeat, group_size(spec))
+        pool = Pool(e, spec, found.training, groups, workers)
         stack.callback(pool.close)
         evaluation = None
         if e.eval_every and found.evaluation is not None:
@@ -163,7 +164,8 @@ def evaluation_pool(
     experiment: Experiment, spec: EnvSpec, source: Source, episodes: int, workers: int, value_episodes: int = 0
 ) -> Iterator[Pool]:
     """A pool for evaluations of `episodes` episodes per seed, and `value_episodes` for the values of its critics."""
-    pool = Pool(experiment, spec, source, evaluation_groups(experiment.seed_list, episodes, value_episodes), workers)
+    groups = evaluation_groups(experiment.seed_list, episodes, value_episodes, group_size(spec))
+    pool = Pool(experiment, spec, source, groups, workers)
     try:
         yield pool
     finally:

@@ -17,7 +17,7 @@ import numpy as np
 from lsac.collect import snapshot
 from lsac.collect.actors import make_actors
 from lsac.collect.groups import Discounts, Group
-from lsac.collect.pool import evaluation_groups
+from lsac.collect.pool import evaluation_groups, group_size
 from lsac.envs.gymnasium import Simulator
 from lsac.envs.ids import first_line
 from lsac.envs.rendering import INSTALL, has_display, working_backend
@@ -87,10 +87,12 @@ class Player:
         self._actors, self._discounts = make_actors(agent, loaded.spec.action_dim), Discounts(e.gamma)
         self._source, self._action_repeat = loaded.source, e.action_repeat
         self._seed, self._drawn, self._counted = seed, Simulator(env, e.action_repeat), counted
+        self._group_size = group_size(loaded.spec)
         self._step, self._deterministic = max(loaded.steps), deterministic
 
     def episode(self, number: int) -> Shown:
-        plans = evaluation_groups([self._seed], self._counted if number < self._counted else number + 1)
+        episodes = self._counted if number < self._counted else number + 1
+        plans = evaluation_groups([self._seed], episodes, size=self._group_size)
         plan = next(plan for plan in plans if number in plan.envs)
         place = plan.envs.index(number)
         others = [Simulator(self._source.make(), self._action_repeat) for _ in plan.envs[1:]]
