@@ -113,6 +113,7 @@ def test_presets_are_the_authors_and_pass_the_checks():
     [
         ({"learning_starts": 799}, r"^--learning-starts 799: must be at least 800, "),
         ({"replay_capacity": 399}, r"^--replay-capacity 399: must be at least 400, "),
+        ({"frame_stack": 3}, r"^--replay-capacity 400: must be at least 408, "),
     ],
 )
 def test_a_window_of_every_simulator_must_be_filled_before_the_first_update(changes, message):
@@ -172,9 +173,19 @@ def test_errors_compare_every_state_with_its_image_and_with_the_reward_before_it
     image = np.asarray(decoded(MODEL.decoder, expected.states.features))
     truth = np.asarray(data.steps.obs.image) / 255 - 0.5
     np.testing.assert_allclose(found.image, 0.5 * ((image - truth) ** 2).reshape(STEPS, -1).sum(1), rtol=1e-4)
-    predicted, reward = np.asarray(expected.reached.features)[1:, 4], np.asarray(data.steps.reward)[:-1]
+    predicted, reward = np.asarray(expected.predicted.features)[1:, 4], np.asarray(data.steps.reward)[:-1]
     np.testing.assert_allclose(found.reward, 0.5 * (predicted - reward) ** 2, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.kl, expected.posterior.kl(expected.prior), rtol=1e-3, atol=1e-5)
+
+
+def test_without_discounts_only_the_reward_of_an_episodes_last_step_is_compared_with_a_prediction():
+    data = window(3)
+    _, found = errors(with_heads(READER, discount=None), data, KEY)
+    embedding = encoded(MODEL.encoder, data.steps.obs)
+    expected = observe(MODEL.rssm, embedding, data.steps.action, data.first, jax.random.split(KEY, 1)[0])
+    read = np.where(data.first, expected.predicted.features[:, 4], expected.states.features[:, 4])[1:]
+    reward = np.asarray(data.steps.reward)[:-1]
+    np.testing.assert_allclose(found.reward, 0.5 * (read - reward) ** 2, rtol=1e-4, atol=1e-6)
 
 
 def test_discount_is_compared_in_the_state_that_a_step_led_to():

@@ -35,6 +35,7 @@ RUN = {
     "wrappers": (),
     "pixels": 0,
     "frame_stack": 1,
+    "replay_on": "device",
     "steps_before": 0,
 }
 

@@ -140,9 +140,9 @@ class Observed(NamedTuple):
     """samples of the posterior"""
     posterior: Normal
     prior: Normal
-    reached: State
-    """the states that the previous actions led to: `states`, but at the start of an episode a prediction of the state
-    in which the episode before it ended, whose observation is unknown"""
+    predicted: State
+    """samples of what the previous actions led to, without its observation; at the start of an episode, of the state
+    in which the episode before it ended"""
 
 
 def observe(rssm: Rssm, embedding: Array, action: Array, first: Array, key: Key) -> Observed:
@@ -164,6 +164,5 @@ def observe(rssm: Rssm, embedding: Array, action: Array, first: Array, key: Key)
         return state, (state, posterior, followed)
 
     _, (states, posterior, followed) = jax.lax.scan(step, rssm.initial(), (embedding, before, first, noise[0]))
-    ended = State(followed, jax.vmap(rssm.prior)(followed).sample(noise[1]))
-    reached = jax.tree.map(lambda old, new: jnp.where(first[:, None], old, new), ended, states)
-    return Observed(states, posterior, jax.vmap(rssm.prior)(states.deterministic), reached)
+    predicted = State(followed, jax.vmap(rssm.prior)(followed).sample(noise[1]))
+    return Observed(states, posterior, jax.vmap(rssm.prior)(states.deterministic), predicted)

@@ -7,7 +7,8 @@ flag `first`, and frames) has its own array. Agents read with `sample`, `indices
 
 Every frame is stored once, with the step whose action was chosen from it. Images are put together when transitions are
 read (see frames.py): the frame after a step is the frame of the next one. The frame after the last step of an episode
-is therefore not stored. It is not needed after a termination; a step that ends by truncation is never sampled.
+is therefore not stored. It is not needed after a termination. In place of a step that ends by truncation the one before
+it is sampled; only where that is none, in an episode of one step, its own image stands for the next.
 """
 
 import dataclasses
@@ -226,7 +227,7 @@ def indices(replay: Replay, key: Key, shape: tuple[int, ...]) -> Array:
     """Slots drawn uniformly, with replacement, from the filled part.
 
     With frames, only from slots whose images are complete. In place of a step that ends its episode by truncation, the
-    step before it is drawn.
+    step before it is drawn, if there is one.
     """
     if not replay.layout.has_frames:
         return jax.random.randint(key, shape, 0, replay.size)

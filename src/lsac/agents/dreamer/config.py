@@ -58,10 +58,11 @@ class Config:
     def check(self, experiment: Any) -> None:
         """Before the first update, every simulator must have filled a window."""
         needed = self.batch_length * experiment.num_envs
-        if experiment.replay_capacity < needed:
+        kept = needed + (experiment.frame_stack - 1) * experiment.num_envs  # of the first image's frames, all but one
+        if experiment.replay_capacity < kept:
             raise InputError(
-                f"--replay-capacity {experiment.replay_capacity}: must be at least {needed}, "
-                "--batch-length times --num-envs"
+                f"--replay-capacity {experiment.replay_capacity}: must be at least {kept}, "
+                "--batch-length plus --frame-stack less 1, times --num-envs"
             )
         if experiment.learning_starts < needed * experiment.action_repeat:
             raise InputError(

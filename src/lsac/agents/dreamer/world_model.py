@@ -124,14 +124,21 @@ def errors(model: WorldModel, windows: rb.Sequences, key: Key) -> tuple[rssm.Sta
     """The states of windows [B, T], and the errors of the model at their steps.
 
     The reward and the discount of a step belong to the state that it led to. At the first step of a window nothing
-    is known of the step before it, so there are T − 1 of them.
+    is known of the step before it, so there are T − 1 of them. Where an episode ended, its last observation is unknown
+    and that state is predicted.
+
+    If discounts are learned, all these states are predicted. Otherwise only ends would be, and the heads could tell an
+    end from how the state was sampled. In imagination, where all states are predicted, they would see ends everywhere.
     """
     steps, first = windows
     keys = jax.random.split(key, len(first))
     follow = jax.vmap(rssm.observe, in_axes=(None, 0, 0, 0, 0))
     seen = follow(model.rssm, model.encoder(steps.obs), steps.action, first, keys)
     image = model.decoder(seen.states.features)
-    reached = seen.reached.features[:, 1:]
+    reached = seen.predicted.features
+    if model.discount is None:
+        reached = jnp.where(first[..., None], reached, seen.states.features)
+    reached = reached[:, 1:]
     reward = 0.5 * (of_each(model.reward, reached) - steps.reward[:, :-1]) ** 2
     discount = jnp.zeros_like(reward)
     if model.discount is not None:
