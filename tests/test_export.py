@@ -14,7 +14,7 @@ from commands import lsac
 from small import config
 from test_model import TINY
 
-from lsac import DRQV2, SAC
+from lsac import DREAMER, DRQV2, LSAC, SAC, SAC_AE
 from lsac.agents import AGENTS, VECTORS
 from lsac.agents.normalised import normalised
 from lsac.collect import snapshot
@@ -23,7 +23,7 @@ from lsac.errors import InputError
 from lsac.nn.normalisation import Moments
 from lsac.runs.folder import RunFolder
 from lsac.train import export, onnx_graph
-from lsac.train.acting import Predictor
+from lsac.train.acting import Predictor, Recurrence
 
 MOMENTS = Moments(jnp.array([5.0, -1.0, 0.0]), jnp.array([9.0, 0.25, 1.0]), jnp.array(100.0))
 
@@ -61,9 +61,13 @@ def exported(name, path, normalise=False, off=(0.0, 0.0), **options):
         agent = normalised(agent, spec, observations=True)
     policy = policy_of(agent)
     predictor = Predictor(agent, SPACES, 0, 1)
-    predict = lambda rows: predictor.of_rows(policy, rows, 0) + np.float32(off)  # noqa: E731
-    result = export.export(path, agent, policy, SPACES, OBS, predict, {"algorithm": name})
-    return result, onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), (predictor, policy)
+
+    def predict(rows):
+        return predictor.act(policy, rows, Recurrence(None, None), True, 0)[0]
+
+    compared = export.Compared({"observation": OBS}, predict(OBS) + np.float32(off))
+    result = export.export(path, agent, policy, spec, SPACES, compared, {"algorithm": name})
+    return result, onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), (predict, policy)
 
 
 CASES = [(name, normalise) for name in VECTORS for normalise in (False, True)]
@@ -73,15 +77,14 @@ BY_THEMSELVES = ("ppo", "trpo")
 
 @pytest.mark.parametrize(("name", "normalise"), [x for x in CASES if not (x[1] and x[0] in BY_THEMSELVES)])
 def test_every_algorithm_acts_in_onnx_as_in_jax(name, normalise, tmp_path):
-    result, session, (predictor, policy) = exported(name, tmp_path / "policy.onnx", normalise)
+    result, session, (predict, _) = exported(name, tmp_path / "policy.onnx", normalise)
     for rows in (OBS, OBS[:1]):  # the size of the batch is open
         (actions,) = session.run(None, {"observation": rows})
-        expected = predictor.of_rows(policy, rows, 0)
-        np.testing.assert_allclose(actions, expected, atol=5e-5)
+        np.testing.assert_allclose(actions, predict(rows), atol=5e-5)
         assert actions.dtype == np.float32
     assert actions.shape == (1, 2)
     assert result.difference <= 5e-5
-    assert np.ptp(predictor.of_rows(policy, OBS, 0), axis=0).max() > 0.01, "the actions are not all the same"
+    assert np.ptp(predict(OBS), axis=0).max() > 0.01, "the actions are not all the same"
 
 
 def test_the_numbers_of_sac_by_hand(tmp_path):
@@ -131,10 +134,55 @@ def test_the_file_says_what_it_is(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"], "nothing is left beside it"
 
 
-@pytest.mark.parametrize("frame_stack", [1, 2])
-def test_a_policy_of_images_is_refused(frame_stack, tmp_path):
-    model = DRQV2("lsac/SeenColour-v0", preset="quickstart", seeds=1, frame_stack=frame_stack)
-    with pytest.raises(InputError, match=r"^export: the policy sees images, and only .* can be exported yet$"):
+class SeenAndFelt(gym.Env):
+    """Random images, and a number beside them; episodes of five steps."""
+
+    observation_space = gym.spaces.Dict(
+        {"eye": gym.spaces.Box(0, 255, (20, 18, 1), np.uint8), "felt": gym.spaces.Box(-1, 1, (1,), np.float32)}
+    )
+    action_space = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.count += 1
+        return self._seen(), 0.0, False, self.count == 5, {}
+
+    def _seen(self):
+        eye = self.np_random.integers(0, 256, (20, 18, 1)).astype(np.uint8)
+        return {"eye": eye, "felt": self.np_random.uniform(-1, 1, 1).astype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset"), [(DRQV2, "quickstart"), (SAC_AE, "quickstart"), (LSAC, "pixels_quickstart")]
+)
+def test_a_policy_of_images_acts_in_onnx_as_predict_does_with_its_memory_of_frames(kind, preset, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "COMPARED", 12)
+    monkeypatch.setattr(export, "TOGETHER", 5)
+    model = kind(SeenAndFelt, preset=preset, seeds=1, pixels=0, frame_stack=3)
+    result = model.export(tmp_path / "policy.onnx")
+    assert "image uint8 [batch, 20, 18, 3] and observation float32 [batch, 1] → action" in result.sentence()
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
+    env = SeenAndFelt()
+    obs, _ = env.reset(seed=7)
+    state, frames, acted = None, [obs["eye"]] * 3, []
+    for _ in range(5):
+        action, state = model.predict(obs, state, deterministic=True)
+        inputs = {"image": np.concatenate(frames, axis=-1)[None], "observation": obs["felt"][None]}
+        np.testing.assert_allclose(session.run(None, inputs)[0][0], action, atol=1e-4)
+        acted.append(action)
+        obs, *_ = env.step(action)
+        frames = [*frames[1:], obs["eye"]]
+    assert np.ptp(acted, axis=0).max() > 1e-3
+
+
+def test_a_policy_of_images_with_a_memory_of_its_own_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "COMPARED", 2)
+    model = DREAMER("lsac/SeenColour-v0", preset="quickstart", seeds=1)
+    with pytest.raises(InputError, match="has a memory"):
         model.export(tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())
 

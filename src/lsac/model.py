@@ -391,24 +391,25 @@ class Model:
         index = self._seed_index(chosen)
         if index == ALL:
             raise InputError('seed: "all" cannot be exported, a file holds the policy of one seed')
-        if self._spaces.frame is not None:
-            raise InputError("export: the policy sees images, and only policies that see vectors can be exported yet")
-        policy = self._policy(index)
+        policy, e, spaces = self._policy(index), self.experiment, self._spaces
 
-        def predict(rows: np.ndarray) -> np.ndarray:
-            return self._predictor.of_rows(policy, rows, index)
+        def predict(obs: Any, memory: Any) -> tuple[np.ndarray, Any]:
+            return self._predictor.act(policy, obs, Recurrence(memory, None), True, index)
 
-        source, spaces = self._given.environments().evaluation, self._spaces
+        source = self._given.environments().evaluation
         if source is None:
-            observations = export.sampled(spaces)
+            compared = export.sampled(spaces, predict, e.frame_stack)
         else:
             env = source.make()
-            observations = export.visited(repeated(env, self.experiment.action_repeat), spaces, predict)
+            compared = export.visited(repeated(env, e.action_repeat), spaces, predict, e.frame_stack)
             source.release(env)
-        about = {"algorithm": self.algorithm, "env": self.experiment.env, "seed": str(chosen)}
+        spec = spaces.spec(e.gamma, e.frame_stack)
+        if spec.frame is not None:  # the file sees all frames of an image at once, and remembers none
+            spec = dataclasses.replace(spec, frame=spec.image_shape, frame_stack=1)
+        about = {"algorithm": self.algorithm, "env": e.env, "seed": str(chosen)}
         steps = self._trained.steps
         about |= {"step": str(self.num_timesteps if steps is None else steps[index]), "lsac": __version__}
-        return export.export(Path(path), self._agent, policy, spaces, observations, predict, about)
+        return export.export(Path(path), make_agent(e, spec), policy, spec, spaces, compared, about)
 
     def save(self, path: str | Path, replay: bool = False) -> Path:
         """Writes parameters, optimiser states and settings to one safetensors file.

@@ -37,7 +37,9 @@ class Geometry(NamedTuple):
 
 def convolution(geometry: Geometry) -> Callable[[Array, Array], Array]:
     """The convolution of images [B, H, W, in] with weights [height, width, in, out]."""
-    return by_products(geometry) if jax.default_backend() == "cpu" else in_turn(geometry)
+    device = jax.config.values["jax_default_device"]
+    on_cpu = (device.platform if isinstance(device, jax.Device) else jax.default_backend()) == "cpu"
+    return by_products(geometry) if on_cpu else in_turn(geometry)
 
 
 def by_products(geometry: Geometry) -> Callable[[Array, Array], Array]:

@@ -82,12 +82,6 @@ class Predictor:
             scaled = scaled[:, 0] if index == ALL else scaled[0]
         return scaled, memory if self._has_memory else None
 
-    def of_rows(self, policy: Any, rows: np.ndarray, index: int) -> np.ndarray:
-        """The deterministic actions [B, …] of one seed for flat observations [B, O]."""
-        memory = self._memory(len(rows), Recurrence(None, None), False) if self._has_memory else ()
-        action, _ = self._one_seed[True](policy, memory, rows, self._key(index), np.int32(self._calls))
-        return self._spaces.scaled(np.asarray(action))
-
     def _key(self, index: int) -> Any:
         if index not in self._keys:
             self._keys[index] = jax.device_put(streams.root(self._seed + index, streams.EVALUATE), cpu())

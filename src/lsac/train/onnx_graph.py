@@ -1,4 +1,5 @@
-"""Writes a function of a batch of observations, which is written in JAX, as an ONNX graph.
+"""Writes a function of a batch of observations, which is written in JAX, as an ONNX graph. An observation is a float32
+vector, a uint8 image, or both.
 
 The graph is derived from the function itself, so that an agent has one definition of how it acts. What does not depend
 on the observations, such as transposed weights or the noise levels of a diffusion, is computed here and stored as a
@@ -9,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
@@ -19,7 +19,7 @@ OPSET = 17
 """Version of the ONNX operators; runtimes since 2022 have them."""
 IR_VERSION = 8
 """Version of the file format that belongs to it."""
-INPUT, OUTPUT, BATCH = "observation", "action", "batch"
+INPUT, IMAGE, OUTPUT, BATCH = "observation", "image", "action", "batch"
 
 ELEMENTWISE = {
     "abs": "Abs",
@@ -60,26 +60,33 @@ def symbolic(shape: Sequence[Any]) -> bool:
     return not all(isinstance(size, (int, np.integer)) for size in shape)
 
 
-def write_graph(function: Callable[[Any], Any], size: int) -> tuple[Any, tuple[int, ...]]:
-    """The ONNX graph of a function of observations [B, size], and the shape of a row of its result.
+def write_graph(
+    function: Callable[[dict[str, Any]], Any], rows: dict[str, jax.ShapeDtypeStruct]
+) -> tuple[Any, tuple[int, ...]]:
+    """The ONNX graph of a function of named batches, whose rows have these shapes and dtypes, and the shape of a row of
+    its result.
 
     Raises `Unsupported` if the function contains an operation that is not listed here."""
     from onnx import TensorProto, helper
 
     (batch,) = jax.export.symbolic_shape(BATCH)
-    closed, result = jax.make_jaxpr(function, return_shape=True)(jax.ShapeDtypeStruct((batch, size), jnp.float32))
-    writer = Writer()
-    (value,) = writer.walk(closed.jaxpr, closed.consts, [Value(None, INPUT, (batch, size))])
+    given = {name: jax.ShapeDtypeStruct((batch, *x.shape), x.dtype) for name, x in sorted(rows.items())}
+    closed, result = jax.make_jaxpr(function, return_shape=True)(given)
+    writer = Writer(next(iter(given)))
+    (value,) = writer.walk(closed.jaxpr, closed.consts, [Value(None, name, x.shape) for name, x in given.items()])
     last = writer.whole(value, result.shape)
     writer.node("Identity", [last], result.shape, OUTPUT)
     nodes = _needed(writer.nodes)
     used = {name for node in nodes for name in node.input}
-    shapes = [[BATCH, size], [BATCH, *result.shape[1:]]]
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(x.dtype)), [BATCH, *x.shape[1:]])
+        for name, x in given.items()
+    ]
     graph = helper.make_graph(
         nodes,
         "policy",
-        [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, shapes[0])],
-        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, shapes[1])],
+        inputs,
+        [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, [BATCH, *result.shape[1:]])],
         [tensor for tensor in writer.constants.values() if tensor.name in used],
     )
     return graph, tuple(result.shape[1:])
@@ -96,9 +103,10 @@ def _needed(nodes: list[Any]) -> list[Any]:
 
 
 class Writer:
-    """Collects the nodes and constants of a graph."""
+    """Collects the nodes and constants of a graph. The size of the batch is that of the named input."""
 
-    def __init__(self) -> None:
+    def __init__(self, sized: str) -> None:
+        self._sized = sized
         self.nodes: list[Any] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], Any] = {}
         self._count = 0
@@ -128,6 +136,8 @@ class Writer:
             found = eqn.primitive.bind(*(x.constant for x in given), **eqn.params)
             return [_constant(x) for x in (found if eqn.primitive.multiple_results else [found])]
         name = eqn.primitive.name
+        if name == "convert_element_type" and (_dtype(eqn.invars[0]), _dtype(eqn.outvars[0])) == (np.uint8, np.float32):
+            return [self.node("Cast", given, given[0].shape, to=1)]  # 1 is float32
         if any(_dtype(x) not in (np.float32, np.bool_) for x in (*eqn.invars, *eqn.outvars)):
             raise Unsupported(f"{name} of other numbers than float32")
         if name in SAME and _dtype(eqn.invars[0]) == _dtype(eqn.outvars[0]):
@@ -180,7 +190,7 @@ class Writer:
             return value
         if not symbolic(shape):
             return self.node("Expand", [value, _constant(np.array(shape, np.int64))], shape)
-        lengths = self.node("Shape", [Value(None, INPUT, ())], (1,), start=0, end=1)
+        lengths = self.node("Shape", [Value(None, self._sized, ())], (1,), start=0, end=1)
         rest = _constant(np.array([1 if symbolic([size]) else size for size in shape[1:]], np.int64))
         return self.node("Expand", [value, self.node("Concat", [lengths, rest], (len(shape),), axis=0)], shape)
 
@@ -247,10 +257,11 @@ def _reshaped(writer: Writer, value: Value, shape: Sequence[Any]) -> Value:
 
 
 def _dot_general(writer: Writer, eqn: JaxprEqn, given: list[Value]) -> list[Value]:
-    """[B, n] · [m, n] → [B, m], the product of a layer; or with the weights as [n, m]."""
+    """[B, …, n] · [m, n] → [B, …, m], the product of a layer; or with the weights as [n, m]."""
     left, right = given
     ((of_left,), (of_right,)), batch = eqn.params["dimension_numbers"]
-    if batch != ((), ()) or (len(left.shape), len(right.shape), of_left) != (2, 2, 1) or right.constant is None:
+    last = len(left.shape) - 1
+    if batch != ((), ()) or last < 1 or (len(right.shape), of_left) != (2, last) or right.constant is None:
         raise Unsupported("dot_general of other axes")
     weight = np.asarray(right.constant)
     left = writer.whole(left, _shape(eqn.invars[0]))
@@ -292,6 +303,13 @@ def _reduce_sum(writer: Writer, eqn: JaxprEqn, given: list[Value]) -> list[Value
     return [writer.node("ReduceSum", [whole, axes], _shape(eqn.outvars[0]), keepdims=0)]
 
 
+def _pad(writer: Writer, eqn: JaxprEqn, given: list[Value]) -> list[Value]:
+    """By nothing, as in convolutions without padding."""
+    if any(map(any, eqn.params["padding_config"])):
+        raise Unsupported("pad")
+    return given[:1]
+
+
 def _slice(writer: Writer, eqn: JaxprEqn, given: list[Value]) -> list[Value]:
     """Of axes other than that of the batch."""
     starts, stops, strides = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
@@ -323,6 +341,7 @@ STRUCTURED: dict[str, Callable[[Writer, JaxprEqn, list[Value]], list[Value]]] = 
     "dot_general": _dot_general,
     "expm1": _expm1,
     "integer_pow": _integer_pow,
+    "pad": _pad,
     "reduce_sum": _reduce_sum,
     "reshape": _reshape,
     "rsqrt": _rsqrt,
