@@ -31,7 +31,8 @@ def rows_in(replay: rb.Replay) -> np.ndarray:
 
 def with_rows(replay: rb.Replay, rows: Any) -> rb.Replay:
     """The same replay with other packed rows."""
-    total = int(replay.size) if int(replay.size) < replay.capacity else replay.capacity + int(replay.head)
+    laps = replay.capacity * (1 + int(replay.overwritten))
+    total = int(replay.size) if int(replay.size) < replay.capacity else laps + int(replay.head)
     return rb.holding(replay.layout, rb.stored_of_seeds(replay) | {rb.PACKED: rows}, total, replay.stride)
 
 

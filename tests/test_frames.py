@@ -107,7 +107,7 @@ def test_all_complete_steps_are_drawn_and_no_others(capacity, stack, simulators,
     table = played(steps // simulators, simulators, seed=1, truncates=True)
     replay = ring_of(table, capacity, stack, chunk=simulators * 4)
     held = [move for row in table[-(capacity // simulators) :] for move in row]
-    overwritten = stack * simulators if steps >= capacity else 0
+    overwritten = stack * simulators if steps > capacity else 0
     complete = held[overwritten : len(held) - simulators]
     expected = {m.episode[-1] for m in complete if not (m.last and m.discount) or len(m.episode) == 1}
     before_these = {m.episode[-2] for m in complete if m.last and m.discount and len(m.episode) > 1}

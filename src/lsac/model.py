@@ -194,7 +194,8 @@ class Model:
         else:
             experiment = dataclasses.replace(self.experiment, steps=steps, steps_before=trained.timesteps)
         check(experiment)
-        if jax.default_backend() == "cpu" and experiment.steps > experiment.capacity:
+        decisions = experiment.steps // experiment.action_repeat
+        if jax.default_backend() == "cpu" and decisions > experiment.capacity:
             spec = environments.spec(experiment.gamma, experiment.frame_stack)
             require_memory(experiment, spec, replays=2)  # `_ended` makes a copy
         callbacks = Callbacks(callback, self, experiment.num_envs * experiment.action_repeat)
