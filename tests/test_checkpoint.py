@@ -13,8 +13,8 @@ import safetensors.numpy
 
 import lsac
 from lsac.errors import CheckpointError, InputError
-from lsac.runs import datafile
-from lsac.runs.checkpoint import Checkpoints, Unsaved
+from lsac.runs import compressed, datafile
+from lsac.runs.checkpoint import Checkpoints, Unsaved, joined
 from lsac.runs.datafile import FORMAT, named, read, unnamed, write
 
 WIDTH = 3
@@ -258,6 +258,32 @@ class FakeRun:
         for _ in range(saves):
             self.collect(chunks * self.chunk)
             self.save()
+
+
+def test_parts_are_joined_without_their_memory_and_without_a_change_to_what_was_given():
+    parts = [columns(np.full((2, n, WIDTH), n, np.float32)) for n in (3, 1, 2)]
+    expected = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    unsaved = Unsaved(100, 0)
+    for part in parts:
+        unsaved.add(part)
+    stored, start = unsaved.until(6)
+    assert start == 0
+    assert_stored(stored, expected)
+    assert_stored(unsaved.until(6)[0], expected)  # also a second time, after a save that failed
+    assert_stored(joined(parts), expected)
+    assert_stored(joined(parts, empty=True), expected)
+    assert parts == [{}, {}, {}]
+
+
+def test_agents_are_loaded_without_frames(tmp_path, monkeypatch):
+    frames = np.random.default_rng(0).integers(0, 256, (2, 20, 64, 64, 1)).astype(np.uint8)
+    checkpoints, unsaved = Checkpoints(tmp_path), Unsaved(100, 0)
+    unsaved.add(columns(np.zeros((2, 20, WIDTH), np.float32)) | {"frame": frames})
+    checkpoints.save(20, {"weight": np.ones(3, np.float32)}, {}, unsaved, 20)
+    np.testing.assert_array_equal(checkpoints.load().stored["frame"], frames)
+    monkeypatch.setattr(compressed, "restore", None)
+    found = checkpoints.load_agents()
+    assert (found.state.keys(), found.tail, found.stored) == ({"weight"}, {}, {})
 
 
 def columns(vectors):

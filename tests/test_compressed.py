@@ -37,6 +37,7 @@ def test_a_film_takes_a_fraction_of_its_size():
 def test_a_file_gives_frames_and_record_back(tmp_path):
     arrays = {
         "rows.frame": film(),
+        "rows.first": np.zeros(film().shape[:2], bool),
         "weights": np.arange(6, dtype=np.float32),
         "small": np.ones((1, 2, 3, 4, 1), np.uint8),
     }
@@ -83,6 +84,27 @@ def test_bytes_that_are_no_frames_are_rejected_in_one_sentence(tmp_path):
     datafile.write(tmp_path / "x", {"other": broken}, {datafile.COMPRESSED: {"rows.frame": record}})
     with pytest.raises(CheckpointError, match="does not fit its arrays"):
         datafile.read(tmp_path / "x")
+
+
+def test_frames_of_other_numbers_than_the_transitions_are_not_inflated(tmp_path, monkeypatch):
+    """A few bytes may stand for gigabytes."""
+    data, record = compressed.compress(film())
+    arrays = {"rows.frame": data, "rows.first": np.zeros((2, 7), bool)}
+    datafile.write(tmp_path / "x", arrays, {datafile.COMPRESSED: {"rows.frame": record}})
+    monkeypatch.setattr(compressed, "restore", None)
+    with pytest.raises(CheckpointError, match=r"x: its frames are not as many as its transitions$"):
+        datafile.read(tmp_path / "x")
+    found, _, _ = datafile.read_verified(tmp_path / "x", frames=False)
+    assert found.keys() == {"rows.first"}
+
+
+def test_frames_that_do_not_fit_into_memory_are_not_inflated(monkeypatch):
+    data, record = compressed.compress(film())
+    monkeypatch.setattr(compressed.main_memory, "free", lambda: film().nbytes - 1)
+    with pytest.raises(ValueError, match=r"its frames would take .* GiB, but only .* GiB are free"):
+        compressed.restore(data, record)
+    monkeypatch.setattr(compressed.main_memory, "free", lambda: film().nbytes)
+    np.testing.assert_array_equal(compressed.restore(data, record), film())
 
 
 def test_a_small_file_cannot_claim_a_huge_array():

@@ -482,6 +482,25 @@ def test_captured_arrays_of_another_group_are_rejected(field):
         group.restore(state._replace(**{field: wrong}))
 
 
+@pytest.mark.parametrize("field", ["obs", "memory"])
+def test_captured_arrays_of_another_dtype_are_rejected(field):
+    group = group_of([Remembered()], actors=make_actors(COUNTING, 1))
+    state = group.capture()
+    wrong = jax.tree.map(lambda x: x.astype(np.float16), getattr(state, field))
+    with pytest.raises(CheckpointError, match=r"are .*'float16.*, not "):
+        group.restore(state._replace(**{field: wrong}))
+
+
+def test_an_evaluation_keeps_only_the_steps_that_it_needs():
+    """Those of images fill gigabytes."""
+    group = group_of([Counter(length=4), Counter(length=5)])
+    actor, policy = group._actors.exploit.actor(jax.random.key(0), np.arange(2, dtype=np.int32)), POLICY
+    assert [len(trace.steps) for trace in group.play(actor, policy, 0, 0)] == [4, 5]
+    for kept, lengths in ((0, [0, 0]), (1, [4, 0]), (2, [4, 5])):
+        assert [len(trace.steps) for trace in group.play(actor, policy, 0, 0, kept)] == lengths
+        assert group._lengths.tolist() == [4, 5]
+
+
 # a pool
 
 

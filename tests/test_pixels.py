@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from fractions import Fraction
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +23,7 @@ from gymnasium import wrappers as gw
 from test_sources import created
 from test_states import carried
 
+from lsac import DRQV2
 from lsac.agents import sac
 from lsac.cli import training
 from lsac.collect.pool import Pool, training_groups
@@ -622,6 +624,10 @@ SENTENCES = {
     ("sac", "--pixels", "-1"): "--pixels -1: must lie between 0 and 1024",
     ("sac", "--frame-stack", "0"): "--frame-stack 0: must be at least 1",
     ("sac", "--pixels", "8", "--env-args", "render_mode=human"): "--pixels 8: needs render_mode=rgb_array, not human",
+    ("drqv2", "--pixels", "7"): "--pixels 7: images of 7 × 7 pixels are too small: the encoder needs at least 15 × 15",
+    ("drqv2", "--preset", "quickstart", "--learning-starts", "0", "--chunk", "1"): (
+        "--learning-starts 0: must be at least 2, so that every simulator has shown two successive images"
+    ),
 }
 
 
@@ -632,9 +638,22 @@ def test_bad_options_are_refused_in_one_sentence(words, tmp_path, monkeypatch):
     assert (result.code, result.sentence, list(tmp_path.iterdir())) == (2, f"lsac: {SENTENCES[words]}", [])
 
 
-def test_pixels_and_frame_stack_are_keywords_of_a_model():
-    from lsac import DRQV2
+def test_images_that_cannot_be_predicted_from_are_refused_in_one_sentence():
+    model = DRQV2("lsac/SeenColour-v0", preset="quickstart", pixels=16, frame_stack=2, seeds=1)
+    images = np.zeros((3, 16, 16, 3), np.uint8)
+    action, state = model.predict(images)
+    assert (action.shape, model.predict(images[:0])[0].shape) == ((3, 1), (0, 1))
+    for obs, more, sentence in (
+        (images / 255, {}, "obs: is an image of float64, but must be one of uint8, from 0 to 255"),
+        (images[:2], {"state": state}, "state: must be what predict returned for as many observations, or None"),
+        (images, {"state": 3.0}, "state: must be what predict returned for as many observations, or None"),
+        (images, {"state": state, "episode_start": [True, False]}, "episode_start: must be one flag per observation"),
+    ):
+        with pytest.raises(InputError, match=f"^{sentence}"):
+            model.predict(obs, **more)
 
+
+def test_pixels_and_frame_stack_are_keywords_of_a_model():
     model = DRQV2("lsac/SeenColour-v0", preset="quickstart", pixels=16, frame_stack=2)
     assert (model.observation_space.shape, model._spec().image_shape) == ((16, 16, 3), (16, 16, 6))
     env = gym.make("drawn/Drawn-v0", render_mode="rgb_array")
@@ -757,7 +776,12 @@ def test_the_speed_of_drawing_is_reported(monkeypatch):
     assert doctor.rendering() == f"no back end works ({rendering.INSTALL})"
     monkeypatch.setattr(rendering, "SPEED", "import os; print(2.5 if os.environ['MUJOCO_GL'] == 'osmesa' else nothing)")
     monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setenv("PYOPENGL_PLATFORM", "egl")  # as MuJoCo sets it, with which OSMesa does not work
     assert rendering.speeds() == {"egl": None, "osmesa": 2.5}
+    monkeypatch.setattr(rendering, "SPEED", rendering.SPEED + "; assert 'PYOPENGL_PLATFORM' not in os.environ")
+    monkeypatch.setattr(rendering, "SPEED", rendering.SPEED + "; open('MUJOCO_LOG.TXT', 'w')")
+    assert rendering.speeds() == {"egl": None, "osmesa": 2.5}
+    assert not Path("MUJOCO_LOG.TXT").exists()
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     assert list(rendering.speeds().items()) == [("osmesa", 2.5), ("egl", None)], "that of the user comes first"
 

@@ -9,8 +9,8 @@ from lsac.envs import rates
 from lsac.envs.rates import Rates
 from lsac.envs.recipes import Recipe
 from lsac.envs.sources import given
+from lsac.runs import main_memory
 from lsac.runs.experiment import Experiment
-from lsac.train import device_memory
 from lsac.train.run import choose_workers
 
 PENDULUM = given("Pendulum-v1").training.recipe
@@ -96,6 +96,6 @@ def test_memory_of_a_container_is_its_limit_less_what_cannot_give_way(tmp_path):
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 250\n")
-    assert device_memory.container_allows(tmp_path) == 550
+    assert main_memory.container_allows(tmp_path) == 550
     (tmp_path / "memory.max").write_text("max\n")
-    assert device_memory.container_allows(tmp_path) is None
+    assert main_memory.container_allows(tmp_path) is None

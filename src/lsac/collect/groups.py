@@ -148,7 +148,8 @@ class Group:
         """
         rule, key = self._actors.exploit if deterministic else self._actors.explore, self._evaluate_key
         actor = rule.actor(jax.random.fold_in(key, step), self._envs)  # another draw of chains at every evaluation
-        traces = self.play(actor, policy, step, streams.EVALUATE)
+        apart = self._sampling is not None  # whether other episodes are judged than those that count
+        traces = self.play(actor, policy, step, streams.EVALUATE, 0 if apart else self.plan.value_episodes)
         if self._sampling is not None and self._actors.sample is not None:
             key = jax.random.fold_in(streams.root(self.plan.seed, streams.VALUES), step)
             actor = self._actors.sample.actor(key, self._sampling._envs)
@@ -159,8 +160,9 @@ class Group:
         width = observations.vectors(self._obs).shape[1] + self.simulators[0].spaces.action_dim + 2
         return Played(self._returns.copy(), self._lengths.copy(), np.asarray(found, np.float32).reshape(-1, width))
 
-    def play(self, actor: Actor, policy: Any, step: int, purpose: int) -> list[Trace]:
-        """One new episode in every simulator."""
+    def play(self, actor: Actor, policy: Any, step: int, purpose: int, kept: int | None = None) -> list[Trace]:
+        """One new episode in every simulator. With `kept`, only the steps of the first so many are returned: those with
+        images take much memory."""
         self.reset(step, purpose)
         choose = actor.follow(policy, self._memory, self._obs)
         traces = [Trace([], False) for _ in self.simulators]
@@ -172,7 +174,8 @@ class Group:
                 before = observations.of_one(self._obs, int(i))
                 following, reward, terminated, truncated, taken = self._step(int(i), step, action[i])
                 observations.put(self._obs, int(i), following)
-                traces[i].steps.append(Step(before, action[i], reward, neg_log_prob[i]))
+                if kept is None or i < kept:
+                    traces[i].steps.append(Step(before, action[i], reward, neg_log_prob[i]))
                 self._returns[i] += reward
                 self._lengths[i] += taken
                 if terminated or truncated or self._lengths[i] >= EVALUATION_LIMIT:
@@ -211,9 +214,10 @@ class Group:
         leaves, tree = jax.tree.flatten(self._memory)
         obs, frames = self._obs_parts()
         shown = [] if frames is None else [frames]
-        expected = [x.shape for x in (obs, np.empty((2, len(self.simulators))), *shown, *leaves)]
+        leaves = [np.asarray(leaf) for leaf in leaves]
+        expected = [f"{x.dtype}{x.shape}" for x in (obs, np.empty((2, len(self.simulators))), *shown, *leaves)]
         captured_frames = [] if state.frames is None else [state.frames]
-        found = [x.shape for x in (state.obs, state.counts, *captured_frames, *state.memory)]
+        found = [f"{x.dtype}{x.shape}" for x in (state.obs, state.counts, *captured_frames, *state.memory)]
         if found != expected:
             raise CheckpointError(f"the captured arrays of a group of simulators are {found}, not {expected}")
         obs[:] = state.obs

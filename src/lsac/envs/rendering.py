@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 
 from lsac.errors import InputError
 
@@ -37,10 +38,14 @@ def _asked() -> str:
 def _printed(code: str, backend: str) -> str | None:
     """What Python prints in a process of its own, because a back end is chosen once in a process; None if it fails."""
     command, environment = [sys.executable, "-c", code], os.environ | {"MUJOCO_GL": backend}
-    try:
-        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        return None
+    environment.pop("PYOPENGL_PLATFORM", None)  # MuJoCo has set it for the back end of this process
+    with tempfile.TemporaryDirectory() as folder:  # MuJoCo logs where it runs
+        try:
+            child = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=PATIENCE, cwd=folder
+            )
+        except subprocess.TimeoutExpired:
+            return None
     return None if child.returncode else child.stdout
 
 

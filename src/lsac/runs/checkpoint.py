@@ -79,21 +79,22 @@ class Unsaved:
         self._count = 0
 
     def add(self, chunk: Arrays) -> None:
-        self._parts.append(chunk)
+        self._parts.append(dict(chunk))
         self._count += count(chunk)
         while self._count - count(self._parts[0]) >= self.keep + self.segment:
             self._count -= count(self._parts.popleft())
 
     def reset(self, stored: Arrays) -> None:
         """Replaces the transitions by `stored`: all others are in files."""
-        self._parts, self._count = deque([stored]), count(stored)
+        self._parts, self._count = deque([dict(stored)]), count(stored)
 
     def until(self, total: int) -> tuple[Arrays, int]:
         """The transitions that a checkpoint after `total` transitions needs, and the number of transitions before them.
 
         The result depends only on `total`, not on earlier checkpoints.
         """
-        stored = joined(list(self._parts))
+        stored = joined(list(self._parts), empty=True)
+        self._parts = deque([dict(stored)])
         needed = total - self.keep
         aligned = needed // self.segment * self.segment if self.segment else needed
         start = max(total - count(stored), aligned)
@@ -109,8 +110,22 @@ def sliced(stored: Arrays, part: slice) -> Arrays:
     return {name: array[:, part] for name, array in stored.items()}
 
 
-def joined(parts: list[Arrays]) -> Arrays:
-    return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]} if parts else {}
+def joined(parts: list[Arrays], empty: bool = False) -> Arrays:
+    """The transitions of all parts. With `empty`, the parts are emptied on the way, so that they do not take the memory
+    of the result a second time."""
+    if len(parts) < 2:
+        return dict(parts[0]) if parts else {}
+    found, total = {}, sum(map(count, parts))
+    sizes = [count(part) for part in parts]
+    for name in list(parts[0]):
+        first = parts[0][name]
+        found[name] = np.empty((first.shape[0], total, *first.shape[2:]), first.dtype)
+        stop = 0
+        for part, size in zip(parts, sizes, strict=True):
+            stop += size
+            found[name][:, stop - size : stop] = part.pop(name) if empty else part[name]
+        del first
+    return found
 
 
 class Checkpoints:
@@ -161,18 +176,22 @@ class Checkpoints:
 
     def load(self) -> Checkpoint:
         """The newest checkpoint, with its transitions."""
-        found = self.load_agents()
+        found = self._load(frames=True)
         _require_current(found.record, found.path)
         segments = [self._segment(segment) for segment in _replay(found.record, found.path)]
-        parts = [*segments, found.tail] if count(found.tail) or not segments else segments
+        parts = [*segments, dict(found.tail)] if count(found.tail) or not segments else segments
         if len({_columns(part) for part in parts}) > 1:
             raise CheckpointError(f"{found.path}: its transitions differ in their number of seeds or in their columns")
-        return found._replace(stored=joined(parts))
+        return found._replace(stored=joined(parts, empty=True))
 
     def load_agents(self) -> Checkpoint:
-        """The newest checkpoint, without the transitions in separate files."""
+        """The newest checkpoint, without transitions."""
+        return self._load(frames=False)._replace(tail={})
+
+    def _load(self, frames: bool) -> Checkpoint:
+        """The newest checkpoint, without the transitions in separate files, or without any frames."""
         path = self._required()
-        arrays, record, _ = self._read(path)
+        arrays, record, _ = self._read(path, frames)
         if "replay" not in record:
             raise CheckpointError(f"{path}: is not a checkpoint of a run")
         step = field(record, "step", int, path)
@@ -228,10 +247,10 @@ class Checkpoints:
         found = [path for path in self.root.glob("step-*.safetensors") if STEP.fullmatch(path.name)]
         return sorted(found, key=lambda path: (len(path.name), path.name))
 
-    def _read(self, path: Path) -> tuple[Arrays, Record, str]:
+    def _read(self, path: Path, frames: bool = True) -> tuple[Arrays, Record, str]:
         require_file(path)
         require_inside(path, self.root.parent)
-        return read_verified(path)
+        return read_verified(path, frames)
 
     def _segment(self, segment: Record) -> Arrays:
         path = self.replay / Path(segment["file"]).name

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lsac.runs import main_memory
+
 T = TypeVar("T")
 LEAST = 2**16
 """Size in bytes from which an array of bytes is compressed."""
@@ -30,10 +32,20 @@ def worthwhile(array: np.ndarray) -> bool:
 
 def compress(array: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
     """Bytes, and the record that `restore` needs."""
-    differences = array.copy()
-    differences[:, 1:] -= array[:, :-1]
-    raw = memoryview(np.ascontiguousarray(differences).reshape(-1).data)
-    blocks = _each(lambda i: zlib.compress(raw[i : i + BLOCK], LEVEL), range(0, len(raw), BLOCK))
+    flat, frame = np.ascontiguousarray(array).reshape(-1), math.prod(array.shape[2:])
+    starts = range(0, flat.size, frame * array.shape[1])  # of the seeds, whose first frames are stored as they are
+
+    def deflated(start: int) -> bytes:
+        stop = min(start + BLOCK, flat.size)
+        differences, earlier = flat[start:stop].copy(), max(frame - start, 0)
+        differences[earlier:] -= flat[start + earlier - frame : max(stop - frame, 0)]
+        for first in starts:
+            part = slice(max(first, start), min(first + frame, stop))
+            if part.start < part.stop:
+                differences[part.start - start : part.stop - start] = flat[part]
+        return zlib.compress(differences.data, LEVEL)
+
+    blocks = _each(deflated, range(0, flat.size, BLOCK))
     return np.frombuffer(b"".join(blocks), np.uint8), {"shape": list(array.shape), "sizes": [len(b) for b in blocks]}
 
 
@@ -43,21 +55,24 @@ def restore(data: np.ndarray, record: Any) -> np.ndarray:
     total = math.prod(shape)
     starts = [0, *np.cumsum(sizes).tolist()]
     packed = memoryview(data.data)
+    flat = np.empty(total, np.uint8)
 
-    def inflate(i: int) -> bytes:
+    def inflate(i: int) -> None:
         wanted = min(BLOCK, total - i * BLOCK)
         stream = zlib.decompressobj()
         found = stream.decompress(packed[starts[i] : starts[i + 1]], wanted + 1)
         if len(found) != wanted or not stream.eof:
             raise ValueError("a block of frames does not have the size that it should")
-        return found
+        flat[i * BLOCK : i * BLOCK + wanted] = np.frombuffer(found, np.uint8)
 
     try:
-        blocks = _each(inflate, range(len(sizes)))
+        _each(inflate, range(len(sizes)))
     except zlib.error as error:
         raise ValueError(f"a block of frames cannot be inflated ({error})") from None
-    array = np.frombuffer(b"".join(blocks), np.uint8).reshape(shape)
-    return np.cumsum(array, axis=1, dtype=np.uint8)
+    array = flat.reshape(shape)
+    for i in range(1, shape[1]):  # in place: the whole may take half of the memory
+        array[:, i] += array[:, i - 1]
+    return array
 
 
 def _checked(data: np.ndarray, record: Any) -> tuple[list[int], list[int]]:
@@ -71,6 +86,9 @@ def _checked(data: np.ndarray, record: Any) -> tuple[list[int], list[int]]:
     fits = data.dtype == np.uint8 and data.ndim == 1 and sum(sizes) == len(data) and len(shape) == 5
     if not fits or len(sizes) != -(-total // BLOCK) or total > MOST * len(data):
         raise ValueError("compressed frames do not have the size that they should")
+    free = main_memory.free()
+    if free is not None and total > free:
+        raise ValueError(f"its frames would take {total / 2**30:.1f} GiB, but only {free / 2**30:.1f} GiB are free")
     return shape, sizes
 
 

@@ -124,24 +124,33 @@ def read(path: Path) -> tuple[Arrays, Record]:
     return arrays, record
 
 
-def read_verified(path: Path) -> tuple[Arrays, Record, str]:
-    """Arrays, record and digest of a file, after the digest was verified."""
+def read_verified(path: Path, frames: bool = True) -> tuple[Arrays, Record, str]:
+    """Arrays, record and digest of a file, after the digest was verified; without `frames`, no compressed array."""
     arrays, label = _parts(path)
     digest, text = label[:DIGITS], label[DIGITS:]
     if digest != _digest(arrays, text):
         raise CheckpointError(f"{path}: is damaged (its SHA-256 does not match)")
     record = _record(text, path)
-    return _restored(arrays, record.pop(COMPRESSED, {}), path), record, digest
+    return _restored(arrays, record.pop(COMPRESSED, {}), path, frames), record, digest
 
 
-def _restored(arrays: Arrays, how: Any, path: Path) -> Arrays:
-    """The arrays after those that are compressed were restored."""
+def _restored(arrays: Arrays, how: Any, path: Path, frames: bool) -> Arrays:
+    """The arrays after those that are compressed were restored, or left out."""
     if not isinstance(how, dict) or not how.keys() <= arrays.keys():
         raise CheckpointError(f"{path}: field {COMPRESSED} does not fit its arrays")
+    if not frames:
+        return {name: array for name, array in arrays.items() if name not in how}
+    plain = {array.shape[:2] for name, array in arrays.items() if name not in how}
+    found = dict(arrays)
     try:
-        return arrays | {name: compressed.restore(arrays[name], record) for name, record in how.items()}
-    except (ValueError, MemoryError) as error:
+        for name, record in how.items():
+            shape = record.get("shape") if isinstance(record, dict) else None
+            if isinstance(shape, list) and plain and tuple(shape[:2]) not in plain:
+                raise ValueError("its frames are not as many as its transitions")
+            found[name] = compressed.restore(arrays[name], record)
+    except (ValueError, MemoryError, TypeError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+    return found
 
 
 def read_record(path: Path) -> Record:

@@ -228,9 +228,14 @@ def make_agent(experiment: Experiment, spec: EnvSpec) -> Agent:
     """Creates the agent of an experiment."""
     e = for_run(experiment)
     _require_suitable(e, spec)
-    agent = AGENTS[e.algorithm].make(e.agent, spec)
+    try:
+        agent = AGENTS[e.algorithm].make(e.agent, spec)
+    except InputError as error:
+        if e.pixels and str(error).startswith("images of "):
+            raise InputError(f"--pixels {e.pixels}: {error}") from None
+        raise
     if e.replay_on == "host" and agent.refresh is not None:
-        raise InputError("--replay-on host: generated data need the frames on the device; set --no-synthetic")
+        raise InputError("--replay-on host: generated data (--synthetic) need the frames on the device")
     agent = normalised(agent, spec, observations=e.normalise_observations, rewards=e.scale_rewards, num_envs=e.num_envs)
     return stacked(agent, spec)
 
@@ -258,6 +263,12 @@ def _require_suitable(experiment: Experiment, spec: EnvSpec) -> None:
     least = (e.frame_stack + 1) * e.num_envs + 1
     if e.capacity < least:
         raise InputError(f"--replay-capacity {e.replay_capacity}: must hold {least} steps, so that images are complete")
+    shown = 2 * e.num_envs * e.action_repeat
+    if max(e.learning_starts, e.chunk_steps) < shown:
+        raise InputError(
+            f"--learning-starts {e.learning_starts}: must be at least {shown}, so that every simulator has shown two "
+            "successive images"
+        )
 
 
 def find_algorithm(name: str) -> Algorithm:

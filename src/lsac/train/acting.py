@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from lsac import streams
-from lsac.envs.gymnasium import Spaces
+from lsac.envs.gymnasium import Spaces, images_in
 from lsac.errors import InputError
 from lsac.options import shown
-from lsac.types import Agent, Array
+from lsac.types import Agent, Array, Pixels
 
 ALL = -1
 """Stands for the index of a seed where all seeds are meant."""
@@ -92,9 +92,17 @@ class Predictor:
         axes = (self._seeds, count) if of_all else (count,)
         fresh = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (*axes, *jnp.shape(x))), self._agent.memory())
         state, episode_start = recurrence
-        if state is None or episode_start is None:
-            return fresh if state is None else state
-        starts = np.broadcast_to(np.asarray(episode_start, bool), axes)
+        if state is None:
+            return fresh
+        leaves, expected = jax.tree.leaves(state), jax.tree.leaves(fresh)
+        if [jnp.shape(x) for x in leaves] != [jnp.shape(x) for x in expected]:
+            raise InputError("state: must be what predict returned for as many observations, or None")
+        if episode_start is None:
+            return state
+        try:
+            starts = np.broadcast_to(np.asarray(episode_start, bool), axes)
+        except ValueError:
+            raise InputError(f"episode_start: must be one flag per observation, {axes}") from None
 
         def choose(new: Any, old: Any) -> Any:
             return jnp.where(starts.reshape(starts.shape + (1,) * (new.ndim - starts.ndim)), new, old)
@@ -113,11 +121,21 @@ class Predictor:
             found = {_rows(obs, space, "obs")}
         if len(found) > 1:
             raise InputError("obs: its entries are batches of different sizes")
+        for image in images_in(space) if self._spaces.frame is not None else ():
+            name = "obs" if image.name is None else f"obs[{image.name!r}]"
+            if (dtype := np.asarray(parts[name]).dtype) != np.uint8:
+                raise InputError(f"{name}: is an image of {dtype}, but must be one of uint8, from 0 to 255")
         (rows,) = found
         if rows is None:
             return True, jax.tree.map(lambda x: x[None], self._spaces.read(obs))
         if self._spaces.frame is None:
             return False, np.concatenate([_flat(x) for x in parts.values()], axis=1)
+        if not rows:
+            none: Any = (
+                np.zeros((0, *self._spaces.frame), np.uint8),
+                np.zeros((0, *self._spaces.obs_shape), np.float32),
+            )
+            return False, Pixels(*none)
         each = [self._spaces.read(_row_of(obs, i)) for i in range(rows)]
         return False, jax.tree.map(lambda *x: np.stack(x), *each)
 

@@ -1,11 +1,9 @@
 """Checks for sufficient memory before a run allocates it."""
 
-import os
-from pathlib import Path
-
 import jax
 
 from lsac.errors import MemoryRefused
+from lsac.runs import main_memory
 from lsac.train.devices import Devices
 
 
@@ -14,34 +12,7 @@ def available(device: jax.Device) -> int | None:
     stats = device.memory_stats() if device.platform != "cpu" else None
     if stats and "bytes_limit" in stats:
         return int(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        machine = int(fields["MemAvailable"].split()[0]) * 1024
-        allowed = container_allows()
-        return machine if allowed is None else min(machine, allowed)
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
-
-
-CONTROL_GROUPS = (  # files with limit and usage; cached files count as used but can be evicted
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-)
-
-
-def container_allows(group: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Free bytes within a container's memory limit, which /proc/meminfo does not reflect; None without a limit."""
-    for limit, used, table, cached in CONTROL_GROUPS:
-        try:
-            left = int((group / limit).read_text()) - int((group / used).read_text())
-            statistics = dict(line.split() for line in (group / table).read_text().splitlines())
-        except (OSError, ValueError):  # absent, or "max"
-            continue
-        return max(0, left + int(statistics.get(cached, 0)))
-    return None
+    return main_memory.free()
 
 
 def seeds_sharing(devices: Devices) -> int:

@@ -180,6 +180,7 @@ class Learner:
     def restore(self, kept: Any, newest: rb.Stored, total: int, updates: int, generated_at: int) -> None:
         """Restores compact states, and the newest of the `total` transitions that were added so far."""
         layout, sizes, devices = self.replay.layout, self._sizes, self.devices
+        del self.replay  # the memory may not hold it beside the restored one
         stored = rb.placed(layout, newest, total, sizes.capacity)
         if self._frames:
             self._frames.restore(stored, total)
