@@ -212,7 +212,7 @@ def test_a_window_is_filled_before_it_is_drawn(few):
     enough = dict.fromkeys(few, 64)
     check(Experiment(agent, "Pendulum-v1", num_envs=4, **enough))
     (name,) = few
-    with pytest.raises(InputError, match=rf"^--{name.replace('_', '-')} 63: must be at least 64, --batch-length times"):
+    with pytest.raises(InputError, match=rf"^--{name.replace('_', '-')} 63: must be at least 64, --batch-length "):
         check(Experiment(agent, "Pendulum-v1", num_envs=4, **few))
 
 
