@@ -106,6 +106,13 @@ def count(stored: Arrays) -> int:
     return next(iter(stored.values())).shape[1] if stored else 0
 
 
+def _owned(array: np.ndarray) -> np.ndarray:
+    """The array, copied if it is a part of a larger one, which it would keep in memory."""
+    base = array.base
+    whole = base is None or (isinstance(base, np.ndarray) and base.nbytes == array.nbytes)
+    return array if whole else array.copy()
+
+
 def sliced(stored: Arrays, part: slice) -> Arrays:
     return {name: array[:, part] for name, array in stored.items()}
 
@@ -170,9 +177,7 @@ class Checkpoints:
         if not stopped:
             self.stopped.unlink(missing_ok=True)
         self._prune()
-        unsaved.reset(
-            {name: array.copy() for name, array in rest.items()}
-        )  # a view would keep the whole array in memory
+        unsaved.reset({name: _owned(array) for name, array in rest.items()})
 
     def load(self) -> Checkpoint:
         """The newest checkpoint, with its transitions."""
