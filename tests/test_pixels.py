@@ -534,7 +534,7 @@ def test_channels_come_last(shape):
         spaces_of(spaces.Box(0, 255, shape, np.uint8))
     assert str(found.value) == (
         f"environment Images: its image has the shape {shape}, channels first, but (height, width, channels) is "
-        "needed; use the wrapper TransformObservation with lambda image: image.transpose(1, 2, 0)"
+        "needed; transpose it, for example with TransformObservation(env, lambda x: x.transpose(1, 2, 0), space)"
     )
     assert spaces_of(spaces.Box(0, 255, (3, 4, 4), np.uint8)).frame == (3, 4, 4), "it may be a small one"
 

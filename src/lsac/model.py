@@ -408,6 +408,7 @@ class Model:
         if spec.frame is not None:  # the file sees all frames of an image at once, and remembers none
             spec = dataclasses.replace(spec, frame=spec.image_shape, frame_stack=1)
         about = {"algorithm": self.algorithm, "env": e.env, "seed": str(chosen)}
+        about |= {name: str(getattr(e, name)) for name in ("pixels", "frame_stack", "action_repeat")}
         steps = self._trained.steps
         about |= {"step": str(self.num_timesteps if steps is None else steps[index]), "lsac": __version__}
         return export.export(Path(path), make_agent(e, spec), policy, spec, spaces, compared, about)

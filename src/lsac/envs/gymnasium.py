@@ -61,7 +61,7 @@ def _only_image(obs: gym.Space, env: str) -> Image | None:
     if len(shape) == 3 and shape[0] in (1, 3, 4) and min(shape[1:]) > 4:
         raise InputError(
             f"environment {env}: its image has the shape {shape}, channels first, but (height, width, channels) is "
-            "needed; use the wrapper TransformObservation with lambda image: image.transpose(1, 2, 0)"
+            "needed; transpose it, for example with TransformObservation(env, lambda x: x.transpose(1, 2, 0), space)"
         )
     return found[0]
 

@@ -70,7 +70,9 @@ def _hint(env_id: str, module: str) -> str:
     close = difflib.get_close_matches(env_id, gym.registry, n=1, cutoff=0.75)
     if close:
         return f"; did you mean {module + ':' if module else ''}{close[0]}?"
-    return f"; module {module} does not register it" if module else ""
+    if module:
+        return f"; module {module} does not register it"
+    return f"; name the module that registers it: write MODULE:{env_id}, or add --module MODULE to commands on a run"
 
 
 def import_module(module: str, what: str) -> None:
