@@ -31,7 +31,7 @@ def rows_in(replay: rb.Replay) -> np.ndarray:
 
 def with_rows(replay: rb.Replay, rows: Any) -> rb.Replay:
     """The same replay with other packed rows."""
-    laps = replay.capacity * (1 + int(replay.overwritten))
+    laps = replay.capacity * (1 + bool(replay.overwritten))
     total = int(replay.size) if int(replay.size) < replay.capacity else laps + int(replay.head)
     return rb.holding(replay.layout, rb.stored_of_seeds(replay) | {rb.PACKED: rows}, total, replay.stride)
 

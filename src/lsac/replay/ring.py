@@ -127,16 +127,16 @@ ReadFrames: TypeAlias = Callable[[Array], Array]
 class Replay(eqx.Module):
     """A ring of transitions from `stride` simulators in turn: slots i and i + stride hold successive steps of one.
 
-    The first `size` slots are filled; `head` is the slot of the next transition. `overwritten` tells whether that has
-    happened to any; a run that ends when its replay is just full must not differ from one that goes on.
+    The first `size` slots are filled; `head` is the slot of the next transition.
     """
 
     _stored: Stored
     size: Array
     head: Array
-    overwritten: Array
     layout: Layout = eqx.field(static=True)
     stride: int = eqx.field(static=True, default=1)
+    overwritten: Array | None = None
+    """with frames: whether any were overwritten, so that the images of the oldest steps are no longer complete"""
     moments: Moments | None = None
     """if set, observations are normalised with these moments whenever transitions are read"""
     reward_scale: Array | None = None
@@ -155,7 +155,8 @@ def make(layout: Layout, capacity: int, stride: int = 1, seeds: int | None = Non
     leading = (capacity,) if seeds is None else (seeds, capacity)
     arrays = layout.arrays() if frames else without_frames(layout.arrays())
     stored = {name: jnp.zeros((*leading, *c.shape), c.dtype) for name, c in arrays.items()}
-    return Replay(stored, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((), bool), layout, stride)
+    overwritten = jnp.zeros((), bool) if layout.has_frames else None
+    return Replay(stored, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), layout, stride, overwritten)
 
 
 def without_frames(stored: dict[str, T]) -> dict[str, T]:
@@ -172,7 +173,8 @@ def holding(layout: Layout, stored: Stored, total: int, stride: int = 1) -> Repl
     """A replay whose arrays are `stored`, after `total` transitions were added."""
     capacity = stored[PACKED].shape[-2]
     size, head = jnp.asarray(min(total, capacity), jnp.int32), jnp.asarray(total % capacity, jnp.int32)
-    return Replay(jax.tree.map(jnp.asarray, stored), size, head, jnp.asarray(total > capacity), layout, stride)
+    overwritten = jnp.asarray(total > capacity) if layout.has_frames else None
+    return Replay(jax.tree.map(jnp.asarray, stored), size, head, layout, stride, overwritten)
 
 
 def placed(layout: Layout, newest: Stored, total: int, capacity: int) -> Stored:
@@ -222,7 +224,7 @@ def add(replay: Replay, chunk: Stored) -> Replay:
         _stored={name: write(old, chunk[name], replay.head, axis=0) for name, old in replay._stored.items()},
         size=jnp.minimum(replay.size + count, capacity),
         head=(replay.head + count) % capacity,
-        overwritten=replay.overwritten | (replay.size + count > capacity),
+        overwritten=None if replay.overwritten is None else replay.overwritten | (replay.size + count > capacity),
     )
 
 
@@ -234,12 +236,18 @@ def indices(replay: Replay, key: Key, shape: tuple[int, ...]) -> Array:
     """
     if not replay.layout.has_frames:
         return jax.random.randint(key, shape, 0, replay.size)
-    ring, oldest = _ring(replay), replay.layout.frame_stack * replay.stride
-    first_age = jnp.where(replay.overwritten, oldest, 0)
+    ring, first_age = _ring(replay), _incomplete(replay, replay.layout.frame_stack)
     age = jax.random.randint(key, shape, first_age, jnp.maximum(replay.size - replay.stride, first_age + 1))
     index = (replay.head - replay.size + age) % replay.capacity
     truncated = frames.is_last(ring, index) & (_column(replay, "discount", index) > 0)
     return jnp.where(truncated & ~ring.first[index], frames.before(ring, index), index)
+
+
+def _incomplete(replay: Replay, steps: int) -> Array:
+    """The number of oldest transitions whose images lack frames: none, or `steps` of each simulator once frames were
+    overwritten."""
+    some = jnp.asarray(steps * replay.stride, jnp.int32)
+    return jnp.zeros_like(some) if replay.overwritten is None else jnp.where(replay.overwritten, some, 0)
 
 
 def take(replay: Replay, index: Array) -> Transition:
@@ -335,8 +343,7 @@ def sequences(replay: Replay, key: Key, batch: int, length: int) -> Sequences:
 
     A window never joins the newest transitions to the oldest. It may span several episodes, whose starts `first` marks.
     """
-    span, frames_before = replay.stride * (length - 1), replay.stride * (replay.layout.frame_stack - 1)
-    oldest = jnp.where(replay.overwritten, frames_before, 0)
+    span, oldest = replay.stride * (length - 1), _incomplete(replay, replay.layout.frame_stack - 1)
     start = jax.random.randint(key, (batch,), oldest, jnp.maximum(replay.size - span, oldest + 1))
     age = start[:, None] + replay.stride * jnp.arange(length)[None]  # 0 is the oldest transition
     index = (replay.head - replay.size + age) % replay.capacity
