@@ -46,6 +46,7 @@ def test_the_command_prints_time_ratio_and_size():
     assert float(ratio) == pytest.approx(float(update) / float(products), rel=0.1)  # but for what is cut off in print
 
 
+@pytest.mark.slow
 def test_an_update_from_images_is_timed_with_its_convolutions():
     small = ("--preset", "quickstart", "--rounds", 1, "--updates", 1)
     result = lsac("bench", "drqv2", "dreamer", "--env", "lsac/SeenColour-v0", *small)

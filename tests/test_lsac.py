@@ -384,6 +384,7 @@ def test_the_presets_of_the_paper_and_its_code_do_not_judge_the_generator():
     assert not presets.released("Hopper-v5").agent.adaptive_share
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_the_share_that_the_simulator_has_shown(tmp_path, monkeypatch):
     """A generator after 20 steps makes nonsense, so that no transition is generated after the refresh at step 48."""
     options = small.flags("lsac", seeds=1, steps=96, log_every=16, checkpoint_every=32, eval_every=0, refresh_every=48)

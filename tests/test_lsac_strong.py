@@ -294,6 +294,7 @@ def test_a_gaussian_critic_on_spheres_has_a_wider_range():
     assert float(mean) == pytest.approx(5.0 * float(critic.mlp(f32(0.5, -1.0))[0]), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "scale"),
     [({"distributional": False}, 1.0), ({}, 0.5 + 0.1), ({"head": "histogram", "value_bound": 5.0, "bins": 5}, 1.0)],
@@ -392,6 +393,7 @@ def test_sampled_targets_are_clipped_to_the_bound_too():
 # batch normalisation
 
 
+@pytest.mark.slow
 def test_with_batch_normalisation_both_halves_of_the_bellman_equation_share_their_statistics():
     """Q and its targets by the definition, from one batch of (s, a) and (s', a')."""
     config = Config(
