@@ -1,6 +1,7 @@
 """Frames in data files: they come back to the bit, take less space, and damage or malice is a sentence."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -105,6 +106,18 @@ def test_frames_that_do_not_fit_into_memory_are_not_inflated(monkeypatch):
         compressed.restore(data, record)
     monkeypatch.setattr(compressed.main_memory, "free", lambda: film().nbytes)
     np.testing.assert_array_equal(compressed.restore(data, record), film())
+
+
+def test_many_small_frames_are_restored_in_no_more_steps_than_there_are_blocks():
+    """A file that claims millions of frames of one byte, or of none, must not keep a program busy for hours."""
+    frames = np.random.default_rng(0).integers(0, 256, (1, 3_000_000, 1, 1, 1)).astype(np.uint8)
+    np.testing.assert_array_equal(compressed.restore(*compressed.compress(frames)), frames)
+    none = np.zeros(0, np.uint8)
+    started = time.monotonic()
+    assert compressed.restore(none, {"shape": [1, 2**39, 0, 1, 1], "sizes": []}).size == 0
+    zeros = np.zeros((1, 30_000_000, 1, 1, 1), np.uint8)
+    np.testing.assert_array_equal(compressed.restore(*compressed.compress(zeros)), zeros)
+    assert time.monotonic() - started < 10.0  # a step per frame takes more than 20 s
 
 
 def test_a_small_file_cannot_claim_a_huge_array():

@@ -70,8 +70,13 @@ def restore(data: np.ndarray, record: Any) -> np.ndarray:
     except zlib.error as error:
         raise ValueError(f"a block of frames cannot be inflated ({error})") from None
     array = flat.reshape(shape)
-    for i in range(1, shape[1]):  # in place: the whole may take half of the memory
-        array[:, i] += array[:, i - 1]
+    if total:  # in place, some frames at a time: the whole may take half of the memory
+        several = max(1, BLOCK * shape[1] // total)
+        for start in range(0, shape[1], several):
+            part = array[:, start : start + several]
+            if start:
+                part[:, 0] += array[:, start - 1]
+            np.cumsum(part, axis=1, dtype=np.uint8, out=part)
     return array
 
 
