@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -226,31 +225,22 @@ def torch_loop(env_id: str, steps: int, seed: int) -> Speed:
 
 
 def measured_torch(options: argparse.Namespace, seed: int) -> Speed:
-    command = [sys.executable, __file__, "--child", "--env", options.env, "--steps", options.steps, "--seed", seed]
-    return Speed(*json.loads(called(command).splitlines()[-1]))
+    command = [__file__, "--child", "--env", options.env, "--steps", options.steps, "--seed", seed]
+    output = speed.call(command, speed.ROOT / "src").splitlines()
+    return Speed(*json.loads(next(line for line in reversed(output) if line.startswith("["))))
 
 
 def measured_lsac(options: argparse.Namespace, seed: int, num_envs: int) -> Speed:
     every = max(1, options.steps // 10)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        command = [sys.executable, "-m", "lsac", "train", "drqv2", "--env", options.env, "--seed", seed]
+        command = ["-m", "lsac", "train", "drqv2", "--env", options.env, "--seed", seed]
         command += ["--seeds", 1, "--steps", options.steps + every, "--log-every", every, "--num-envs", num_envs]
         command += ["--learning-starts", LEARNING_STARTS, "--n-step", N_STEP, "--batch-size", BATCH_SIZE]
         command += ["--pixels", PIXELS, "--frame-stack", STACK, "--action-repeat", REPEAT, "--utd", 0.5]
-        called([*command, "--eval-every", 0, "--checkpoint-every", 0, "--out", run])
+        speed.call([*command, "--eval-every", 0, "--checkpoint-every", 0, "--out", run], speed.ROOT / "src")
         found = speed.rate(run, options.steps).steps_per_second
     return Speed(found, found / REPEAT / 2)
-
-
-def called(command: list[Any]) -> str:
-    paths = [str(speed.ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    with tempfile.TemporaryDirectory() as folder:  # MuJoCo logs where it runs
-        done = subprocess.run(list(map(str, command)), env=environment, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{(done.stdout + done.stderr)[-3000:]}\n{command}\nfailed with exit code {done.returncode}.")
-    return done.stdout
 
 
 def compare(options: argparse.Namespace) -> None:

@@ -72,7 +72,7 @@ def _hint(env_id: str, module: str) -> str:
         return f"; did you mean {module + ':' if module else ''}{close[0]}?"
     if module:
         return f"; module {module} does not register it"
-    return f"; name the module that registers it: write MODULE:{env_id}, or add --module MODULE to commands on a run"
+    return f"; if it is your own, name its module: MODULE:{env_id}, or with commands on a run --module MODULE"
 
 
 def import_module(module: str, what: str) -> None:

@@ -122,16 +122,12 @@ def joined(parts: list[Arrays], empty: bool = False) -> Arrays:
     of the result a second time."""
     if len(parts) < 2:
         return dict(parts[0]) if parts else {}
-    found, total = {}, sum(map(count, parts))
-    sizes = [count(part) for part in parts]
-    for name in list(parts[0]):
-        first = parts[0][name]
-        found[name] = np.empty((first.shape[0], total, *first.shape[2:]), first.dtype)
-        stop = 0
-        for part, size in zip(parts, sizes, strict=True):
-            stop += size
-            found[name][:, stop - size : stop] = part.pop(name) if empty else part[name]
-        del first
+    found, stops = {}, np.cumsum([count(part) for part in parts])
+    for name, (seeds, _, *shape), dtype in [(name, x.shape, x.dtype) for name, x in parts[0].items()]:
+        found[name] = np.empty((seeds, stops[-1], *shape), dtype)
+        for part, stop in zip(parts, stops, strict=True):
+            values = part.pop(name) if empty else part[name]
+            found[name][:, stop - values.shape[1] : stop] = values
     return found
 
 
