@@ -61,7 +61,7 @@ def places(tree):
 
 def programs(learner):
     """The programs of a run that were compiled beforehand, as text."""
-    of_refresh = ("_begin", "_advance", "_finish", "_generate") if learner.refresher.every else ()
+    of_refresh = ("_begin", "_advance", "_finish", "_generate") if learner.refresher.schedule.every else ()
     return [learner._learn.as_text(), *(getattr(learner.refresher, name).as_text() for name in of_refresh)]
 
 

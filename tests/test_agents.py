@@ -365,7 +365,7 @@ def test_learner_hands_out_the_policies_of_its_newest_state(case, trained):
 
 
 def test_refresh_comes_with_its_interval(case, trained):
-    every = trained.learner.refresher.every
+    every = trained.learner.refresher.schedule.every
     assert (case.agent.refresh is None) == (every == 0)
     assert every == (case.agent.refresh.every if case.agent.refresh else 0)
 

@@ -1,6 +1,7 @@
 """Which policy acts when, and how often the loop learns: seen through an agent whose policy counts its updates."""
 
 import dataclasses
+import time
 import types
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -19,7 +20,7 @@ from lsac.runs.experiment import Experiment
 from lsac.train import logger
 from lsac.train import run as running
 from lsac.train.logger import TimeLeft
-from lsac.train.refresh import Fitting, Refresher
+from lsac.train.refresh import Fitting, Refresher, Schedule
 from lsac.train.run import Observer, run
 from lsac.train.stopping import Stop
 from lsac.types import Agent, Entropy, Refresh, Values, memoryless
@@ -133,7 +134,7 @@ def test_actions_are_random_and_nothing_is_learned_before_learning_starts(monkey
 def refresh_of(finish, generate):
     """A refresh every 24 steps, in three pieces of ten steps that only count themselves."""
     return Refresh(
-        **{"every": 24, "title": "counting", "steps": 30, "pieces": 3},
+        **{"every": 24, "growth": 0.0, "title": "counting", "steps": 30, "pieces": 3},
         begin=lambda state, replay, key: jnp.zeros(()),
         advance=lambda work, replay, piece: work + piece.astype(jnp.float32),
         finish=finish,
@@ -347,14 +348,42 @@ def test_refreshes_left_are_those_of_the_rest_of_the_run(step, end, starts, coun
     """One that is due at the very end is not made."""
     refresher = Refresher(make(Config(), None), None, [0], None)
     assert refresher.left(step, end, starts) == 0
-    refresher.every = 10
+    refresher.schedule = Schedule(10)
     assert refresher.left(step, end, starts) == count
+
+
+def test_refreshes_come_less_often_as_the_steps_grow():
+    """The 10 000 steps after each refresh up to the tenth are a fifth of the steps so far or more; a fifth of 100 000
+    is 20 000, of 160 000 is 32 000, which is rounded down to 30 000."""
+    tenths = [*range(1, 11), 12, 14, 16, 19, 22, 26, 31, 37, 44, 52, 62, 74, 88, 105]
+    schedule = Schedule(10_000, 0.2)
+    for count, at in enumerate(tenths, start=1):
+        assert schedule.until(10_000 * at - 1)[0] == count - 1
+        assert schedule.until(10_000 * at) == (count, 10_000 * at)
+
+
+@pytest.mark.parametrize("growth", [0.0, 1e-9, 0.3, 2.5])
+def test_a_schedule_is_that_of_its_rule_one_refresh_at_a_time(growth):
+    every, at, count = 7, 0, 0
+    schedule = Schedule(every, growth)
+    for step in range(2_000):
+        if step == at + every * max(1, int(growth * at / every)):
+            count, at = count + 1, step
+        assert schedule.until(step) == (count, at)
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.2])
+def test_a_schedule_is_quick_for_the_largest_number_in_a_file(growth):
+    started = time.perf_counter()
+    assert Schedule(1, growth).until(2**62)[1] <= 2**62
+    assert Schedule(1, growth).until(-5) == (0, 0)
+    assert time.perf_counter() - started < 1.0
 
 
 @pytest.mark.parametrize("chunk", [16, 32])
 def test_the_first_refresh_can_be_at_the_step_at_which_learning_starts(chunk):
     refresher = Refresher(make(Config(), None), None, [0], None)
-    refresher.every = 10_000
+    refresher.schedule = Schedule(10_000)
     first = -(-10_000 // chunk) * chunk
     assert [refresher.last(step, chunk, 10_000) for step in (first - chunk, first, 19_999)] == [0, first, first]
     assert refresher.last(9_999, chunk, 0) == 0

@@ -910,5 +910,7 @@ def test_generated_transitions_fill_the_buffer_and_256_of_them_are_shown(monkeyp
 
 
 def test_the_refresh_has_its_period_and_its_steps_from_the_options():
-    refresh = lsac.make(Config(refresh_every=77, generator=synthesis.Config(train_steps=30)), SPEC).refresh
-    assert (refresh.every, refresh.steps, refresh.pieces) == (77, 30, 16)
+    refresh = lsac.make(
+        Config(refresh_every=77, refresh_growth=0.5, generator=synthesis.Config(train_steps=30)), SPEC
+    ).refresh
+    assert (refresh.every, refresh.growth, refresh.steps, refresh.pieces) == (77, 0.5, 30, 16)

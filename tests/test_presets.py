@@ -75,6 +75,7 @@ TABLES = {
             "adaptive_share": [True, True, False, False, True, True, True, True],
             "synthetic_capacity": [1_000_000, 1_000_000, 1_000_000, 1_000_000, 1_000_000, 10_000, 1_000_000, 1_000_000],
             "refresh_every": [10_000, 10_000, 10_000, 10_000, 10_000, 1_000, 10_000, 10_000],
+            "refresh_growth": [0.2, 0.2, 0.0, 0.2, 0.2, 0.2, 0.2, 0.2],
             "action_gradient": True,
             "action_lr": 0.0003,
             "actor_chain": ["uniform", "uniform", "uniform", "overflow", "uniform", "uniform", "uniform", "uniform"],

@@ -50,6 +50,7 @@ def test_the_suites_have_the_tasks_and_settings_of_the_paper():
     assert {agent.critic_lr for agent in varied} == {1e-2, 1e-3, 3e-4, 1e-4}
     assert {agent.inverse_temperature for agent in varied} == {1e5, 1e6, 1e7, 1e8, 1e9}
     assert {agent.refresh_every for agent in varied} == {10**3, 10**4, 10**5}
+    assert {agent.refresh_growth for agent in (*ablations.values(), *varied)} == {0.0}, "every means every"
 
 
 def test_the_point_maze_has_both_layouts():

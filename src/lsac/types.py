@@ -103,7 +103,9 @@ class Refresh(NamedTuple):
     """
 
     every: int
-    """environment steps between two refreshes"""
+    """environment steps before the first refresh and, at least, between two"""
+    growth: float
+    """the least share of all steps that lies between two refreshes, rounded down to a multiple of `every`"""
     title: str
     """what a progress display calls the fit"""
     steps: int

@@ -47,7 +47,12 @@ def paper(env: str) -> Experiment:
     """The paper's settings, but for the clip of the critics' drift, which ends in NaN if taken by the letter. A new
     generator is trained for 1e5 steps at every refresh."""
     agent = Config(
-        compute_dtype="float32", adaptive_share=False, actor_clip=0.7, entropy_range="env", generator=synthesis.PAPER
+        compute_dtype="float32",
+        adaptive_share=False,
+        refresh_growth=0.0,
+        actor_clip=0.7,
+        entropy_range="env",
+        generator=synthesis.PAPER,
     )
     return Experiment(agent, env, learning_starts=10_000)
 

@@ -1,5 +1,6 @@
 """Schedule and keys of an agent's refresh, its infrequent, expensive work; what of its result a checkpoint stores."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -44,12 +45,34 @@ Report = Callable[[Fitting], None]
 """Called between two pieces of a fit; an error that it raises ends the fit."""
 
 
+class Schedule(NamedTuple):
+    """The steps at which a refresh is due: the first at `every`, the next after `growth` times the steps so far,
+    rounded down to a multiple of `every`, but at least after `every`."""
+
+    every: int
+    """0 if there are no refreshes"""
+    growth: float = 0.0
+
+    def until(self, step: int) -> tuple[int, int]:
+        """The number of refreshes that are due at `step` or earlier, and the step of the last of them; 0 and 0 if there
+        are none."""
+        count = at = 0
+        while self.every:
+            apart = max(1, int(self.growth * at / self.every))  # in units of `every`; constant for a while
+            same = math.ceil(((apart + 1) / self.growth - at / self.every) / apart) if self.growth else math.inf
+            more = min((step - at) // (apart * self.every), max(1, same))
+            if more <= 0:
+                break
+            count, at = count + more, at + more * apart * self.every
+        return count, at
+
+
 class Refresher:
     """Schedule, keys and counters of `Agent.refresh` for all seeds. Without a refresh, nothing is ever due."""
 
     def __init__(self, agent: Agent, layout: rb.Layout, seeds: list[int], axes: rb.Replay):
         self._refresh, self._layout, self._devices = agent.refresh, layout, Devices(len(seeds))
-        self.every = agent.refresh.every if agent.refresh else 0
+        self.schedule = Schedule(agent.refresh.every, agent.refresh.growth) if agent.refresh else Schedule(0)
         self.refreshed_at = 0
         """the step of this run's last refresh; 0 before the first"""
         self.generated_at = 0
@@ -68,13 +91,14 @@ class Refresher:
 
     def last(self, step: int, chunk: int, learning_starts: int) -> int:
         """The step of the last refresh that is due at `step` or earlier; 0 if there is none."""
-        last = -(-(step // self.every * self.every) // chunk) * chunk if self.every else 0
+        _, last = self.schedule.until(step)
+        last = -(-last // chunk) * chunk
         return last if last >= max(learning_starts, 1) else 0
 
     def left(self, step: int, end: int, learning_starts: int) -> int:
         """The number of refreshes after `step`, of a run that ends at `end`."""
-        done = max(step, learning_starts - 1)
-        return max(0, (end - 1) // self.every - done // self.every) if self.every else 0
+        done, planned = (self.schedule.until(at)[0] for at in (max(step, learning_starts - 1), end - 1))
+        return max(0, planned - done)
 
     def compile(self, kept: Any, replay: rb.Replay) -> None:
         if self._refresh is not None:

@@ -222,7 +222,7 @@ def compiled_learner(agent: Agent, spec: EnvSpec, experiment: Experiment) -> Lea
     on_host = e.replay_on == "host"
     sizes = Sizes(e.capacity, e.chunk, e.updates_per_chunk, e.num_envs, on_host)
     learner = Learner(agent, spec, e.seed_list, sizes)
-    learner.compile(refresh=0 < learner.refresher.every <= e.total_steps)
+    learner.compile(refresh=learner.refresher.schedule.until(e.total_steps)[0] > 0)
     return learner
 
 

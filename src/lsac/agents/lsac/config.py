@@ -150,7 +150,10 @@ class Config:
     synthetic_capacity: BufferSize = 1_000_000
     """size of the buffer of generated transitions"""
     refresh_every: CountOrZero = 10_000
-    """environment steps between fits of the generator"""
+    """environment steps before the first fit of the generator, and at least between two fits"""
+    refresh_growth: Annotated[NotNegative, AddedLater(before=0.0)] = 0.2
+    """the next fit comes after this share of the steps so far, rounded down to a multiple of refresh_every, if that is
+    more; 0 means after refresh_every steps always"""
     action_gradient: bool = True
     """whether generated actions are moved along ∇Q and written back"""
     action_lr: Positive = 3e-4

@@ -71,6 +71,7 @@ def judge(state: State, error: Array) -> tuple[State, Metrics]:
 def refresh_of(config: Config, spec: EnvSpec) -> Refresh:
     return Refresh(
         every=config.refresh_every,
+        growth=config.refresh_growth,
         title="fitting the generator",
         steps=config.generator.train_steps,
         pieces=synthesis.PIECES,
