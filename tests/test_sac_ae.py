@@ -17,6 +17,8 @@ from linear import f32, numbers
 from random_keys import uses_a_key_twice
 
 from lsac.agents import sac, sac_ae
+from lsac.agents.sac_ae import agent as sac_ae_agent
+from lsac.agents.sac_ae import autoencoder
 from lsac.errors import InputError
 from lsac.replay import ring as rb
 from lsac.types import EnvSpec, Pixels, Transition
@@ -129,14 +131,16 @@ def test_layer_norm_has_a_gain_and_a_bias(state):
 def test_actor_has_its_own_code_and_squashes_its_log_std(state):
     obs, actor = pixels(1), state.actor
     one = Pixels(obs.image[0], obs.vector[0])
-    mean, log_std = sac_ae.policy_of(state)(one)
+    mean, log_std = sac_ae_agent.policy_of(state)(one)
     own = state.critics.encoder.convs, actor.projection
-    seen = np.append(numpy_code(sac_ae.Encoder(*own), np.asarray(one.image)), one.vector)
+    seen = np.append(numpy_code(autoencoder.Encoder(*own), np.asarray(one.image)), one.vector)
     out = np.asarray(actor.mlp.layers[0].weight) @ seen
     np.testing.assert_allclose(mean, out[:1], atol=1e-4)
     np.testing.assert_allclose(log_std, -10 + 6 * (np.tanh(out[1:]) + 1), atol=1e-4)
     for raw, bound in ((-30.0, -10.0), (0.0, -4.0), (30.0, 2.0)):
-        np.testing.assert_allclose(affine(actor, [0.0], [0.0, raw])(sac_ae.Seen(own[0](one)[0], one.vector))[1], bound)
+        np.testing.assert_allclose(
+            affine(actor, [0.0], [0.0, raw])(autoencoder.Seen(own[0](one)[0], one.vector))[1], bound
+        )
 
 
 def test_actions_are_those_of_sac_from_the_convolutions_of_the_critics(state):
@@ -158,7 +162,7 @@ def test_a_decoded_image_is_as_large_as_the_image(shape):
     spec = EnvSpec(obs_shape=(0,), frame=(*shape, 2), frame_stack=3, action_dim=1, gamma=0.9)
 
     def reconstructed(key):
-        _, critics, decoder = sac_ae.networks(CONFIG, spec, key)
+        _, critics, decoder = sac_ae_agent.networks(CONFIG, spec, key)
         codes = critics.encoder(Pixels(jnp.zeros((1, *spec.image_shape), jnp.uint8), jnp.zeros((1, 0))))
         return codes, decoder(codes)
 
@@ -177,7 +181,7 @@ def test_an_image_that_is_too_small_is_refused_in_one_sentence(shape):
 def test_decoder_spreads_every_number_over_the_image():
     """Transposed convolutions written as sums into a larger array, in NumPy; an odd and an even side."""
     shape, rng = (17, 20, 2), np.random.default_rng(0)
-    decoder = sac_ae.Decoder(3, shape, 2, KEY)
+    decoder = autoencoder.Decoder(3, shape, 2, KEY)
     leaves, tree = jax.tree.flatten(decoder)
     decoder = jax.tree.unflatten(tree, [jnp.asarray(rng.normal(size=x.shape), jnp.float32) for x in leaves])
     code = rng.normal(size=3).astype(np.float32)
@@ -247,10 +251,10 @@ def test_targets_start_as_the_critics_and_alpha_as_asked(state, drq_state):
 
 def test_td_target_bootstraps_from_the_targets_own_encoder_at_the_actors_action(state):
     other = AE_AGENT.init(jax.random.key(1))
-    policy, alpha = sac_ae.policy_of(state), 0.3
+    policy, alpha = sac_ae_agent.policy_of(state), 0.3
     obs, reward, discount = pixels(3), np.array([1.0, -2.0, 0.5]), np.array([0.9, 0.0, 0.5])
     batch = Transition(None, None, f32(*reward), f32(*discount), obs)
-    found = jax.jit(sac_ae.td_target)(other.targets, policy, f32(alpha)[0], batch, KEY)
+    found = jax.jit(sac_ae_agent.td_target)(other.targets, policy, f32(alpha)[0], batch, KEY)
 
     mean, log_std = (np.asarray(x, np.float64)[:, 0] for x in jax.vmap(policy)(obs))
     noise = np.asarray(jax.random.normal(KEY, (3, 1)), np.float64)[:, 0]
@@ -266,7 +270,7 @@ def test_td_target_bootstraps_from_the_targets_own_encoder_at_the_actors_action(
 def test_critic_loss_is_that_of_sac_and_trains_the_convolutions(state):
     batch = Transition(pixels(4), f32(0.1, 0.2, 0.3, 0.4)[:, None], None, None, None)
     target = f32(1.0, -1.0, 2.0, 0.0)
-    (loss, q), grads = jax.jit(jax.value_and_grad(sac_ae.critic_loss, has_aux=True))(state.critics, batch, target)
+    (loss, q), grads = jax.jit(jax.value_and_grad(sac_ae_agent.critic_loss, has_aux=True))(state.critics, batch, target)
     assert q.shape == (2, 4)
     np.testing.assert_allclose(loss, 0.5 * np.sum(np.mean((np.asarray(q) - np.asarray(target)) ** 2, 1)), rtol=1e-5)
     assert all(np.any(layer.weight) for layer in grads.encoder.convs.layers.convs)
@@ -278,21 +282,21 @@ def test_the_actors_loss_trains_its_code_and_not_the_convolutions(state):
 
     def loss(policy, look):
         seen = look(policy.convs, obs)
-        return sac_ae.actor_loss(policy.actor, state.critics, alpha, seen, KEY)[0]
+        return sac_ae_agent.actor_loss(policy.actor, state.critics, alpha, seen, KEY)[0]
 
     derivative = jax.jit(jax.grad(loss), static_argnums=1)
-    grads = derivative(sac_ae.policy_of(state), sac_ae.for_actor)
+    grads = derivative(sac_ae_agent.policy_of(state), sac_ae_agent.for_actor)
     assert not np.any(numbers(grads.convs)[0])
     assert np.any(grads.actor.projection.linear.weight)
     assert np.any(grads.actor.mlp.layers[0].weight)
-    flowing = derivative(sac_ae.policy_of(state), lambda convs, obs: convs(obs))
+    flowing = derivative(sac_ae_agent.policy_of(state), lambda convs, obs: convs(obs))
     assert np.any(numbers(flowing.convs)[0]), "without the stop, there is a gradient"
 
 
 def test_actor_loss_is_alpha_log_density_minus_the_smaller_critic_which_reads_its_own_code(state):
     obs, alpha, actor, critics = pixels(4), 0.3, wide(state.actor), state.critics
-    seen = sac_ae.for_actor(critics.encoder.convs, obs)
-    loss, log_prob = sac_ae.actor_loss(actor, critics, f32(alpha)[0], seen, KEY)
+    seen = sac_ae_agent.for_actor(critics.encoder.convs, obs)
+    loss, log_prob = sac_ae_agent.actor_loss(actor, critics, f32(alpha)[0], seen, KEY)
     noise = np.asarray(jax.random.normal(KEY, (4, 1)), np.float64)[:, 0]
     u = np.exp(2.0) * noise
     expected = -0.5 * noise**2 - 0.5 * np.log(2 * np.pi) - 2.0 - 2 * (np.log(2) - u - np.logaddexp(0, -2 * u))
@@ -307,7 +311,7 @@ def test_an_image_is_quantised_to_five_bits_with_noise_of_one_level():
     values = np.array([0, 7, 8, 127, 128, 248, 255], np.uint8)
     levels = np.array([0, 0, 1, 15, 16, 31, 31])
     image = np.broadcast_to(values, (300, 1, 1, 7))
-    noise = np.asarray(sac_ae.quantised(jnp.asarray(image), KEY))[:, 0, 0] - (levels / 32 - 0.5).astype(np.float32)
+    noise = np.asarray(autoencoder.quantised(jnp.asarray(image), KEY))[:, 0, 0] - (levels / 32 - 0.5).astype(np.float32)
     assert noise.min() >= -1e-7
     assert noise.max() < 1 / 32
     assert abs(noise.mean() - 1 / 64) < 1e-3
@@ -315,12 +319,12 @@ def test_an_image_is_quantised_to_five_bits_with_noise_of_one_level():
 
 
 def test_autoencoder_loss_is_the_squared_error_and_two_penalties(state):
-    obs, parts = pixels(4), sac_ae.Autoencoder(state.critics.encoder, state.decoder)
-    loss = jax.jit(jax.value_and_grad(sac_ae.autoencoder_loss, has_aux=True))
+    obs, parts = pixels(4), autoencoder.Autoencoder(state.critics.encoder, state.decoder)
+    loss = jax.jit(jax.value_and_grad(autoencoder.autoencoder_loss, has_aux=True))
     (plain, error), grads = loss(parts, obs, KEY, 0.0, 0.0)
     codes = np.array([numpy_code(parts.encoder, np.asarray(image)) for image in obs.image])
     decoded = np.asarray(parts.decoder(f32(*codes)))
-    np.testing.assert_allclose(plain, np.mean((decoded - sac_ae.quantised(obs.image, KEY)) ** 2), rtol=1e-4)
+    np.testing.assert_allclose(plain, np.mean((decoded - autoencoder.quantised(obs.image, KEY)) ** 2), rtol=1e-4)
     assert plain == error
     (of_code, error), _ = loss(parts, obs, KEY, 10.0, 0.0)
     np.testing.assert_allclose(of_code - plain, 10.0 * 0.5 * np.mean(np.sum(codes**2, axis=1)), rtol=1e-4)
@@ -332,8 +336,8 @@ def test_autoencoder_loss_is_the_squared_error_and_two_penalties(state):
 
 
 def test_reconstruction_trains_the_convolutions(state):
-    parts = sac_ae.Autoencoder(state.critics.encoder, state.decoder)
-    grads = jax.jit(jax.grad(lambda x: sac_ae.autoencoder_loss(x, pixels(4), KEY, 0.0, 0.0)[0]))(parts)
+    parts = autoencoder.Autoencoder(state.critics.encoder, state.decoder)
+    grads = jax.jit(jax.grad(lambda x: autoencoder.autoencoder_loss(x, pixels(4), KEY, 0.0, 0.0)[0]))(parts)
     assert all(np.any(layer.weight) for layer in grads.encoder.convs.layers.convs)
     assert np.any(grads.encoder.projection.linear.weight)
     assert all(np.any(layer.weight) for layer in grads.decoder.layers)
@@ -432,7 +436,7 @@ def test_actor_sees_the_convolutions_after_the_step_of_the_critics(drq_state):
 
     def loss(convs):
         action = jnp.tanh(start.actor(convs(one))[0])
-        found = sac_ae.state_of(later.critics.encoder.projection, convs(one))
+        found = autoencoder.state_of(later.critics.encoder.projection, convs(one))
         return -float(jnp.min(jax.vmap(lambda head: head(found, action))(later.critics.heads)))
 
     wrong = loss(start.critics.encoder.convs)
@@ -473,7 +477,7 @@ def every_shift(image, pad):
 def test_every_copy_of_every_image_has_a_shift_of_its_own():
     obs, next_obs = pixels(6), pixels(6, seed=1)
     batch = Transition(obs, f32(*range(6))[:, None], f32(*range(6)), f32(*range(6)), next_obs)
-    found = jax.jit(partial(sac_ae.shifted, copies=3, shift=2))(batch, KEY)
+    found = jax.jit(partial(sac_ae_agent.shifted, copies=3, shift=2))(batch, KEY)
     shifts = {"obs": [], "next_obs": []}
     for name, images in (("obs", obs.image), ("next_obs", next_obs.image)):
         allowed = [every_shift(np.asarray(image), 2) for image in images]
@@ -484,13 +488,13 @@ def test_every_copy_of_every_image_has_a_shift_of_its_own():
     assert shifts["obs"] != shifts["next_obs"]
     np.testing.assert_array_equal(found.reward, np.tile(np.arange(6), 3))
     np.testing.assert_array_equal(found.action[:, 0], np.tile(np.arange(6), 3))
-    same = sac_ae.shifted(batch, KEY, 1, 0)
+    same = sac_ae_agent.shifted(batch, KEY, 1, 0)
     np.testing.assert_array_equal(same.obs.image, obs.image)
 
 
 def test_targets_are_averaged_over_the_copies_of_a_transition():
-    np.testing.assert_array_equal(sac_ae.averaged(f32(1, 2, 3, 6), 2), [2, 4, 2, 4])
-    np.testing.assert_array_equal(sac_ae.averaged(f32(1, 2, 3, 6), 1), [1, 2, 3, 6])
+    np.testing.assert_array_equal(sac_ae_agent.averaged(f32(1, 2, 3, 6), 2), [2, 4, 2, 4])
+    np.testing.assert_array_equal(sac_ae_agent.averaged(f32(1, 2, 3, 6), 1), [1, 2, 3, 6])
 
 
 def test_targets_of_an_update_are_averages_over_the_copies():
@@ -519,8 +523,8 @@ def test_only_drq_shifts_images():
 
 
 def test_the_actor_learns_from_one_copy(monkeypatch):
-    seen, plain = [], sac_ae.for_actor
-    monkeypatch.setattr(sac_ae, "for_actor", lambda convs, obs: seen.append(obs.image.shape) or plain(convs, obs))
+    seen, plain = [], sac_ae_agent.for_actor
+    monkeypatch.setattr(sac_ae_agent, "for_actor", lambda convs, obs: seen.append(obs.image.shape) or plain(convs, obs))
     agent = sac_ae.make(dataclasses.replace(DRQ, copies=3), SPEC)
     jax.eval_shape(agent.update, jax.eval_shape(agent.init, KEY), replay_of(reward=1.0, discount=0.9), KEY)
     assert seen == [(8, SIDE, SIDE, CHANNELS)]
@@ -552,8 +556,8 @@ def test_convolutions_in_bfloat16_have_float32_parameters_and_nearly_the_same_re
     codes = [np.asarray(jax.jit(x.critics.encoder.__call__)(obs)) for x in (rough, state)]
     assert codes[0].dtype == np.float32
     assert 1e-6 < np.abs(codes[0] - codes[1]).max() < 0.1
-    pairs = [sac_ae.Autoencoder(x.critics.encoder, x.decoder) for x in (rough, state)]
-    loss = jax.jit(lambda pair: sac_ae.autoencoder_loss(pair, obs, KEY, 0.0, 0.0)[0])
+    pairs = [autoencoder.Autoencoder(x.critics.encoder, x.decoder) for x in (rough, state)]
+    loss = jax.jit(lambda pair: autoencoder.autoencoder_loss(pair, obs, KEY, 0.0, 0.0)[0])
     losses = [float(loss(pair)) for pair in pairs]
     assert losses[0] != losses[1]
     np.testing.assert_allclose(*losses, rtol=0.01)
@@ -563,7 +567,7 @@ def test_convolutions_in_bfloat16_have_float32_parameters_and_nearly_the_same_re
 
 def test_without_a_vector_the_state_is_the_code():
     spec = dataclasses.replace(SPEC, obs_shape=(0,), frame_stack=3)
-    _, critics, _ = jax.eval_shape(lambda key: sac_ae.networks(DRQ, spec, key), KEY)
+    _, critics, _ = jax.eval_shape(lambda key: sac_ae_agent.networks(DRQ, spec, key), KEY)
     assert critics.heads.mlp.layers[0].weight.shape == (2, 1, CODE + 1)
     assert critics.encoder.convs.layers.convs[0].weight.shape == (3, 3, 3 * CHANNELS, FILTERS)
 

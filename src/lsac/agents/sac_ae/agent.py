@@ -1,19 +1,11 @@
-"""SAC from images with an autoencoder (SAC+AE): Yarats et al., AAAI 2021 (arXiv 1910.01741); DrQ (arXiv 2004.13649).
-
-From *Improving Sample Efficiency in Model-Free Reinforcement Learning from Images*. SAC sees a code of the image. The
-encoder learns from the loss of the critics and from reconstructing the image. The actor uses the same convolutions,
-but its loss does not train them.
-
-With `--decoder none`, the encoder learns from the critics alone, on randomly shifted images: DrQ, Kostrikov, Yarats,
-Fergus, ICLR 2021, *Image Augmentation Is All You Need*.
+"""Actor and critics, which see codes of images, their losses, and the agent.
 
 Deviations, with reasons: docs/agents/sac_ae.md.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,137 +13,31 @@ import jax.numpy as jnp
 import optax
 
 from lsac.agents import sac
-from lsac.nn.augmentation import random_shift
-from lsac.nn.convolutions import RELU_GAIN, Conv, ConvTranspose, ImageEncoder, encoded_size
-from lsac.nn.distributions import tanh_normal_sample
-from lsac.nn.networks import (
-    MLP,
-    Activation,
-    ComputeDtype,
-    Critic,
-    Linear,
-    compute_dtype,
-    ensemble,
-    min_q,
-    orthogonal,
-    polyak,
-    select,
+from lsac.agents.sac_ae.autoencoder import (
+    Autoencoder,
+    Convolutions,
+    Decoder,
+    Encoder,
+    Projection,
+    Seen,
+    autoencoder_loss,
+    initialised,
+    state_of,
 )
+from lsac.agents.sac_ae.config import Config
+from lsac.nn.augmentation import random_shift
+from lsac.nn.convolutions import ImageEncoder, encoded_size
+from lsac.nn.distributions import tanh_normal_sample
+from lsac.nn.networks import MLP, Critic, compute_dtype, ensemble, min_q, polyak, select
 from lsac.nn.optimisers import adam, descend
-from lsac.options import BatchSize, Count, CountOrZero, Decay, Layers, NotNegative, Positive, PositiveShare
 from lsac.replay import ring as rb
 from lsac.types import Agent, Array, EnvSpec, Key, Metrics, Pixels, Transition, memoryless
 
-OBSERVATIONS = "images"
 LOG_STD = (-10.0, 2.0)
 """Bounds of the log std of an action before tanh."""
-BITS = 5
-"""The decoder is trained on images of this many bits per channel."""
-
-Module = TypeVar("Module")
-Layer = TypeVar("Layer", Linear, Conv, ConvTranspose)
 
 
-@dataclass(frozen=True)
-class Config:
-    decoder: Literal["autoencoder", "none"] = "autoencoder"
-    """autoencoder: the encoder also learns to reconstruct images; none: images are randomly shifted instead (DrQ)"""
-    hidden: Layers = (1024, 1024)
-    """width of each hidden layer, for actor and critics"""
-    activation: Activation = "relu"
-    """relu, gelu, elu, tanh or mish"""
-    filters: Count = 32
-    """channels of every convolution"""
-    feature_dim: Count = 50
-    """numbers into which an image is encoded, its code"""
-    critics: Count = 2
-    """number of critics, with one encoder; the target uses their minimum"""
-    batch_size: BatchSize = 128
-    """transitions per update"""
-    actor_lr: Positive = 1e-3
-    """Adam step size of the actor"""
-    critic_lr: Positive = 1e-3
-    """Adam step size of the critics and their encoder"""
-    autoencoder_lr: Positive = 1e-3
-    """Adam step size of encoder and decoder on the reconstruction, with Adam statistics of its own"""
-    alpha_lr: NotNegative = 1e-4
-    """Adam step size of log α; 0 keeps α at its initial value"""
-    alpha_beta1: Decay = 0.5
-    """β₁ of Adam for log α: decay rate of the running mean of gradients"""
-    tau: PositiveShare = 0.01
-    """Polyak weight of the new parameters in the target critics, whenever these are updated"""
-    encoder_tau: PositiveShare = 0.05
-    """the same for the encoder of the target critics"""
-    delay: Count = 2
-    """critic updates per update of the actor, α and the targets"""
-    alpha_init: Positive = 0.1
-    """initial entropy weight α"""
-    target_entropy: float | None = None
-    """entropy that α is tuned to reach; None means −dim(A)"""
-    code_penalty: NotNegative = 1e-6
-    """weight of half the squared norm of the code in the autoencoder's loss"""
-    decoder_penalty: NotNegative = 1e-7
-    """weight of half the squared norm of the decoder's parameters in the autoencoder's loss"""
-    shift: CountOrZero = 4
-    """images are shifted by up to this many pixels in each direction; only with --decoder none"""
-    copies: Count = 2
-    """shifted copies of every transition, over which TD target and loss are averaged; only with --decoder none"""
-    compute_dtype: ComputeDtype = "auto"
-    """dtype of convolutions and decoder in updates: auto, float32 or bfloat16; auto is bfloat16 on a GPU; parameters
-    and acting are always float32"""
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Whether the convolutions of an update take seconds on a CPU."""
-        return self.batch_size * self.filters**2 > 2**16
-
-
-# networks
-
-
-class Seen(NamedTuple):
-    """An observation after the convolutions, or a batch of them."""
-
-    features: Array  # [..., F]
-    vector: Array  # [..., O]
-
-
-class Convolutions(eqx.Module):
-    """What actor and critics share: for one observation or a batch."""
-
-    layers: ImageEncoder
-    compute_dtype: str = eqx.field(static=True)
-
-    def __call__(self, obs: Pixels) -> Seen:
-        image = obs.image.astype(jnp.float32) / 255.0
-        return Seen(self.layers(image.astype(self.compute_dtype)), obs.vector)
-
-
-class Projection(eqx.Module):
-    """Features → code: tanh(LayerNorm(W x + b))."""
-
-    linear: Linear
-    norm: eqx.nn.LayerNorm
-
-    def __init__(self, features: int, size: int, key: Key):
-        self.linear, self.norm = Linear(features, size, key), eqx.nn.LayerNorm(size)
-
-    def __call__(self, features: Array) -> Array:
-        return jnp.tanh(self.norm(self.linear.to_float32(features)))
-
-
-def state_of(projection: Projection, seen: Seen) -> Array:
-    """[code + O] the code of an image and the rest of the observation."""
-    return jnp.concatenate([projection(seen.features), seen.vector])
-
-
-class Encoder(eqx.Module):
-    convs: Convolutions
-    projection: Projection
-
-    def __call__(self, obs: Pixels) -> Array:
-        """[B, code + O], for a batch."""
-        return jax.vmap(partial(state_of, self.projection))(self.convs(obs))
+# actor and critics
 
 
 class Critics(NamedTuple):
@@ -181,59 +67,6 @@ class Policy(eqx.Module):
         return self.actor(self.convs(obs))
 
 
-class Decoder(eqx.Module):
-    """Codes → images, the encoder in reverse: three transposed convolutions with stride 1, and one with stride 2."""
-
-    linear: Linear
-    layers: tuple[ConvTranspose, ...]
-    image_shape: tuple[int, ...] = eqx.field(static=True)
-    compute_dtype: str = eqx.field(static=True)
-
-    def __init__(self, code: int, image_shape: Sequence[int], filters: int, key: Key, compute_dtype: str = "float32"):
-        *sides, channels = image_shape
-        extra = int(any(side % 2 == 0 for side in sides))  # stride 2 lost the last row of an even side
-        inner, last = jnp.zeros((3, 3, filters, filters)), jnp.zeros((3, 3, filters, channels))
-        self.linear = Linear(code, encoded_size(image_shape, filters), key)
-        self.layers = (
-            *(ConvTranspose(inner, jnp.zeros(filters), 1) for _ in range(3)),
-            ConvTranspose(last, jnp.zeros(channels), 2, extra),
-        )
-        self.image_shape, self.compute_dtype = tuple(image_shape), compute_dtype
-
-    def __call__(self, codes: Array) -> Array:
-        """[B, H, W, channels] the images of codes [B, code]."""
-        height, width = self.image_shape[:2]
-        x = jax.nn.relu(jax.vmap(self.linear)(codes.astype(self.compute_dtype)))
-        x = x.reshape(len(x), (height - 3) // 2 - 5, (width - 3) // 2 - 5, -1)
-        for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
-        return self.layers[-1](x)[:, :height, :width].astype(jnp.float32)
-
-
-def drawn(layer: Layer, key: Key) -> Layer:
-    """The layer with biases of 0 and an orthogonal matrix as weights. That of a convolution is the centre of its
-    kernel, with gain √2, and the rest of the kernel is 0 (delta-orthogonal: Xiao et al., 2018, arXiv 1806.05393)."""
-    if isinstance(layer, Linear):
-        size_out, size_in = layer.weight.shape
-        weight = orthogonal(key, (size_out, size_in))
-    else:
-        height, width, size_in, size_out = layer.weight.shape
-        centre = orthogonal(key, (size_in, size_out), RELU_GAIN)
-        weight = jnp.zeros_like(layer.weight).at[height // 2, width // 2].set(centre)
-    return eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, jnp.zeros_like(layer.bias)))
-
-
-def initialised(module: Module, key: Key) -> Module:
-    """The module with every layer `drawn`."""
-
-    def is_layer(x: object) -> bool:
-        return isinstance(x, (Linear, Conv, ConvTranspose))
-
-    parts, structure = jax.tree.flatten(module, is_leaf=is_layer)
-    keys = jax.random.split(key, len(parts))
-    return jax.tree.unflatten(structure, [drawn(x, k) if is_layer(x) else x for x, k in zip(parts, keys, strict=True)])
-
-
 # batches
 
 
@@ -252,13 +85,6 @@ def shifted(batch: Transition, key: Key, copies: int, shift: int) -> Transition:
 def averaged(target: Array, copies: int) -> Array:
     """[copies · B] the mean over the copies of every transition."""
     return jnp.tile(jnp.mean(target.reshape(copies, -1), axis=0), copies)
-
-
-def quantised(image: Array, key: Key) -> Array:
-    """Images of uint8 with 5 bits per channel, made continuous by uniform noise of one level, in [−½, ½)."""
-    levels = 2**BITS
-    level = jnp.floor(image.astype(jnp.float32) / (256 // levels))
-    return (level + jax.random.uniform(key, image.shape)) / levels - 0.5
 
 
 # losses
@@ -286,26 +112,6 @@ def actor_loss(actor: Actor, critics: Critics, alpha: Array, seen: Seen, key: Ke
 def for_actor(convs: Convolutions, obs: Pixels) -> Any:
     """A batch as the actor sees it: without a gradient for the convolutions, which its loss would spoil."""
     return jax.lax.stop_gradient(convs(obs))
-
-
-class Autoencoder(NamedTuple):
-    encoder: Encoder
-    decoder: Decoder
-
-
-def autoencoder_loss(
-    autoencoder: Autoencoder, obs: Pixels, key: Key, code_penalty: float, decoder_penalty: float
-) -> tuple[Array, Array]:
-    """E[(image − decoded)² + λ_z ½ |z|²] + λ_θ ½ |θ|², z the code, θ the decoder. Also returns the first term.
-
-    The gradient of the last term, λ_θ θ, passes through Adam, as PyTorch's `weight_decay` does.
-    """
-    encoder, decoder = autoencoder
-    codes = jax.vmap(encoder.projection)(encoder.convs(obs).features)
-    error = jnp.mean((decoder(codes) - quantised(obs.image, key)) ** 2)
-    of_code = 0.5 * jnp.mean(jnp.sum(codes**2, axis=1))
-    of_decoder = 0.5 * sum((jnp.sum(leaf**2) for leaf in jax.tree.leaves(decoder)), jnp.zeros(()))
-    return error + code_penalty * of_code + decoder_penalty * of_decoder, error
 
 
 # the agent
