@@ -13,8 +13,10 @@ from lsac.analysis import results
 from lsac.analysis.colours import ALGORITHMS, styles, transparent
 from lsac.analysis.comparison import compare, not_compared, tables_of
 from lsac.analysis.comparison_figures import draw_comparison
+from lsac.analysis.efficiency import efficiency
 from lsac.analysis.figures import Look, lines_of
 from lsac.analysis.load import load_runs
+from lsac.analysis.provenance import provenance
 from lsac.analysis.reference import references
 from lsac.analysis.report import write_report
 
@@ -199,7 +201,7 @@ def test_ablations_name_what_differs(tmp_path):
 def test_efficiency_is_that_of_the_metrics(tmp_path):
     """Two seeds, 100 updates each in 1 s: 200 updates per second, 5 ms each."""
     path = make_run(tmp_path / "run", table(2), env="Hopper-v4")
-    (row,) = results.efficiency(lines_of(load_runs([path]), ["SAC"])).rows
+    (row,) = efficiency(lines_of(load_runs([path]), ["SAC"])).rows
     assert row["updates_per_second"] == pytest.approx(200)
     assert row["ms_per_update"] == pytest.approx(5)
     assert row["steps_per_second"] == 1006
@@ -213,7 +215,7 @@ def test_seconds_to_a_step_and_returns_after_some_hours(tmp_path):
     path = make_run(tmp_path / "run", table(1))
     times = ((100_000, 4, 10.0), (200_000, 9, 20.0), (300_000, 11, 30.0))
     write_lines(path, [{"step": x, "seed": 4, "seconds": 3600 * h, "eval/mean_reward": r} for x, h, r in times])
-    (row,) = results.efficiency(lines_of(load_runs([path]), ["SAC"])).rows
+    (row,) = efficiency(lines_of(load_runs([path]), ["SAC"])).rows
     assert (row["seconds_to_200k_steps"], row["return_after_10_hours"]) == (9 * 3600, 20.0)
 
 
@@ -242,7 +244,7 @@ def test_how_each_number_was_made(tmp_path):
     paths = [make_run(tmp_path / name, table(2), seed=seed) for name, seed in (("a", 4), ("b", 8))]
     config = (paths[0] / "config.json").read_text().replace('"command": []', '"command": ["lsac", "train", "a b", 3]')
     (paths[0] / "config.json").write_text(config.replace('"device": "cpu"', '"device": ["x"]'))
-    found = results.provenance(lines_of(load_runs(paths), ["A", "B"]))
+    found = provenance(lines_of(load_runs(paths), ["A", "B"]))
     assert [row["command"] for row in found.rows] == ["lsac train 'a b' 3", ""]
     assert [row["device"] for row in found.rows] == ["['x']", "cpu"]
     assert [row["seeds"] for row in found.rows] == ["4 to 5", "8 to 9"]

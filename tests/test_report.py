@@ -27,8 +27,9 @@ from lsac.analysis.figures import CUT_OFF, FIRST_UPDATE, WIDTHS, Look
 from lsac.analysis.load import UNRELATED, load_run, load_runs, pool
 from lsac.analysis.names import PUBLISHED, file_names, label, published
 from lsac.analysis.parameters import parameters
+from lsac.analysis.provenance import command
 from lsac.analysis.report import curve_of_run, draw_figures, write_report
-from lsac.analysis.results import COLUMNS, command, returns
+from lsac.analysis.results import COLUMNS, returns
 from lsac.analysis.stats import BANDS, band, interval
 from lsac.analysis.tables import LATEX, Shown, Table, write_tables
 from lsac.errors import InputError

@@ -9,11 +9,13 @@ import numpy as np
 from lsac.analysis import comparison, results
 from lsac.analysis.comparison_figures import draw_comparison
 from lsac.analysis.diagnostics import draw_diagnostics
+from lsac.analysis.efficiency import efficiency
 from lsac.analysis.figures import Line, Look, by_env, draw_curves, lines_of
 from lsac.analysis.load import Run
 from lsac.analysis.names import file_names, label
 from lsac.analysis.page.analyses import read_inside
 from lsac.analysis.page.document import Content, write_page
+from lsac.analysis.provenance import provenance
 from lsac.analysis.reference import Reference, references
 from lsac.analysis.tables import write_tables
 from lsac.analysis.text import encodable
@@ -59,7 +61,7 @@ def _write_report(
     compared, missing = comparison.compare(lines, known), comparison.not_compared(lines, known)
     optional = (results.published_numbers(lines), results.ablations(lines))
     tables = [results.returns(lines), *comparison.tables_of(compared), *(table for table in optional if table)]
-    tables += [results.efficiency(lines), results.provenance(lines)]
+    tables += [efficiency(lines), provenance(lines)]
     content = Content(lines, compared, missing, tables, look, *(going or ()))
     written = [write_page(content, out / "index.html")]
     written += [] if going else draw_figures(lines, compared, out, look)

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 Value = str | int | float
+Names = tuple[str, ...]
+NAN = math.nan
+NOTHING = (NAN, NAN, NAN)
+"""A value that is not known, and the limits of its interval."""
 THOUSANDS = re.compile(r"(?<=\d),(?=\d)")
 """A comma between digits, after which LaTeX would leave a space in a formula."""
 LATEX = {char: f"\\{char}" for char in "&%$#_{}"}
@@ -21,6 +25,11 @@ class Shown(NamedTuple):
 
     heading: str
     columns: tuple[str, ...]
+
+
+def one_each(headings: Names, columns: Names) -> tuple[Shown, ...]:
+    """Columns for people that are those of the CSV file under other headings."""
+    return tuple(Shown(heading, (name,)) for heading, name in zip(headings, columns, strict=True))
 
 
 class Table(NamedTuple):
