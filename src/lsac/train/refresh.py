@@ -59,8 +59,9 @@ class Schedule(NamedTuple):
         count = at = 0
         while self.every:
             apart = max(1, int(self.growth * at / self.every))  # in units of `every`; constant for a while
-            same = math.ceil(((apart + 1) / self.growth - at / self.every) / apart) if self.growth else math.inf
-            more = min((step - at) // (apart * self.every), max(1, same))
+            more = (step - at) // (apart * self.every)
+            if self.growth:
+                more = min(more, max(1, math.ceil(((apart + 1) / self.growth - at / self.every) / apart)))
             if more <= 0:
                 break
             count, at = count + more, at + more * apart * self.every
