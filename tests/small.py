@@ -30,6 +30,7 @@ SIZES = {
     "units": 8,
     "depth": 2,
     "batch_length": 4,
+    "horizon": 4,
     "generator": {"width": 16, "dim_t": 16, "blocks": 1, "train_steps": 20, "batch_size": 16, "sampler_steps": 3},
 }
 """Every option that makes an agent large."""
@@ -41,10 +42,15 @@ ONLY_OFF_POLICY = {"learning_starts", "replay_capacity", "utd"}
 """Options of a run that an on-policy agent refuses or has no use for."""
 
 
+def sizes(algorithm: str) -> dict[str, Any]:
+    """Its sizes. A transition of Dreamer is a sequence of images, so a batch has fewer of them."""
+    return SIZES | ({"batch_size": 4} if algorithm == "dreamer" else {})
+
+
 def config(algorithm: str, **wanted: Any) -> Any:
     """The `Config` of an algorithm in small, with the wanted values as far as it has options of these names."""
     # a policy that starts near zero would hide mistakes in what it computes
-    return _with(AGENTS[algorithm].Config(), SIZES | {"mean_scale": 1.0} | wanted)
+    return _with(AGENTS[algorithm].Config(), sizes(algorithm) | {"mean_scale": 1.0} | wanted)
 
 
 def env_of(algorithm: str) -> str:
@@ -72,7 +78,7 @@ def flags(algorithm: str, from_images: bool = False, **wanted: Any) -> list[str]
     run |= images_of(algorithm) | {"env_args": "length=3"} if from_images else {}
     left_out = ONLY_OFF_POLICY if on_policy(algorithm) else set()
     of_a_run = {field.name for field in dataclasses.fields(Experiment)} - {"agent"} - left_out
-    words = _words(AGENTS[algorithm].Config(), SIZES | wanted)
+    words = _words(AGENTS[algorithm].Config(), sizes(algorithm) | wanted)
     for name, value in (run | wanted).items():
         if name in of_a_run:
             words += _option(name, value)
