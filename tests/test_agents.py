@@ -341,6 +341,7 @@ def test_learning_leaves_the_replay_as_it_was_given(case, trained):
     assert int(trained.learner.replay.size) == case.capacity
 
 
+@pytest.mark.slow
 def test_frames_in_the_main_memory_give_the_same_updates(case, trained):
     if case.spec.frame is None:
         pytest.skip("this agent sees no frames")

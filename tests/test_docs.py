@@ -243,7 +243,7 @@ def test_the_commands_of_the_readme(at_desk):
     assert written == {"index.html", "evaluations.csv", *pictures, *tables}
 
 
-RARELY = ("gpu", "tasks", "analyses", "sweeps")
+RARELY = ("gpu", "tasks", "analyses", "sweeps", "environment", "export")
 """Guides that take long; what analyses do is tested on a run of their own."""
 
 

@@ -436,6 +436,7 @@ def brightness(count):
     return rb.holding(layout, stored, count)
 
 
+@pytest.mark.slow
 def test_learns_what_actions_do_and_to_prefer_those_that_pay():
     rates = dict.fromkeys(("model_lr", "actor_lr", "critic_lr"), 5e-3)
     agent = dreamer.make(dataclasses.replace(CONFIG, depth=1, batch_size=4, free_nats=0.1, **rates), SPEC)

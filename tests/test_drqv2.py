@@ -549,6 +549,7 @@ def test_bfloat16_changes_little_and_parameters_stay_float32(random_state):
 # learning
 
 
+@pytest.mark.slow
 def test_it_learns_to_read_the_action_from_the_brightness_of_an_image():
     """Episodes of one step with reward 1 − (a − a*)², where the brightness of the frame tells a*."""
     spec = EnvSpec(obs_shape=(0,), frame=(20, 20, 1), action_dim=1, gamma=0.99)

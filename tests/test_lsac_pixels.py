@@ -410,6 +410,7 @@ def brightness(seed, informative=True):
 GREY = EnvSpec(obs_shape=(0,), frame=(20, 20, 1), action_dim=1, gamma=GAMMA)
 
 
+@pytest.mark.slow
 def test_images_that_tell_the_best_action_are_learned_from():
     config = Config(
         hidden=(32, 32),

@@ -590,7 +590,7 @@ def one_step_episodes(count):
     return spec, rb.holding(layout, stored, count), shown
 
 
-@pytest.mark.parametrize("decoder", ["autoencoder", "none"])
+@pytest.mark.parametrize("decoder", [pytest.param("autoencoder", marks=pytest.mark.slow), "none"])
 def test_the_action_that_an_image_asks_for_is_learned(decoder):
     spec, replay, shown = one_step_episodes(400)
     sizes = {"hidden": (64,), "filters": 8, "feature_dim": 8, "batch_size": 16, "shift": 2}

@@ -430,6 +430,7 @@ def test_layers_are_as_wide_as_wanted_unless_a_transition_is_wider():
         assert large.leave.weight.shape == (771, 1792)
 
 
+@pytest.mark.slow
 def test_a_transition_longer_than_the_layers_still_stays_where_the_data_are(monkeypatch):
     """96 numbers on a plane of 12 dimensions, through layers that are 32 and 64 wide if nothing widens them."""
     spec = spec_of(40, 15)
@@ -488,6 +489,7 @@ def test_a_squashed_number_does_not_leave_the_range_of_the_replay():
     assert synthesis.from_model(SMALL, SPEC, found, jnp.full((1, LAYOUT.width), 50.0))[0, 0] > rows[:, 0].max()
 
 
+@pytest.mark.slow
 def test_rare_large_numbers_are_generated_as_often_and_as_large_as_they_are():
     """A force that is 0 in 99 of 100 rows and 10 to 15 standard deviations in the others."""
     rows, rng = transitions(10_000), np.random.default_rng(1)
