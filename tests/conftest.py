@@ -8,6 +8,7 @@ import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # runs of tests have small programs, over and over
 gc.set_threshold(200_000, 20, 100)  # or Python looks through all that JAX holds, over and over
 
 
@@ -33,4 +34,5 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Compiled programs are shared by the tests and by nothing else."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LSAC_CACHE", str(tmp_path_factory.getbasetemp().parent / "lsac-cache"))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         yield

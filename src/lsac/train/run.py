@@ -1,6 +1,7 @@
 """Builds, trains, saves and closes a run; the only place where its parts are put together."""
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -213,7 +214,8 @@ def cache_compilations() -> None:
     """Caches compiled programs on disk, so that only the first run of its kind waits for the compiler."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(rates.cache_folder() / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
         reset_cache()  # JAX chooses its cache at the first compilation, which may have happened already
 
 
