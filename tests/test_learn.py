@@ -95,7 +95,7 @@ class Recorded(gym.Env):
         pytest.param(SAC, lambda: "Pendulum-v1", TINY, (24, 40, 96), marks=pytest.mark.slow),
         (SAC, Recorded, TINY, (24, 136)),
         (LSAC, lambda: "Pendulum-v1", SMALL_LSAC, (40, 40)),
-        (DRQV2, lambda: "lsac/SeenColour-v0", SMALL_DRQV2, (48, 32)),
+        pytest.param(DRQV2, lambda: "lsac/SeenColour-v0", SMALL_DRQV2, (48, 32), marks=pytest.mark.slow),
     ],
     ids=["an id", "an object", "with a generator", "from images"],
 )

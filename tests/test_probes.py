@@ -139,7 +139,8 @@ def test_an_agent_that_has_not_learned_makes_mistakes(monkeypatch):
 
 
 OFTEN = ("lsac", "sac", "ppo")
-"""Algorithms that learn the probes with every change; the numbers of all are pinned by tests/golden.json."""
+"""Algorithms that learn the probes with every change; the numbers of all that learn from vectors are pinned by
+tests/golden.json."""
 
 
 @pytest.mark.parametrize(
