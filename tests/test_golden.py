@@ -1,4 +1,5 @@
-"""Every agent still computes what it computed: losses, norms and actions after three updates and after a tiny run.
+"""Every agent that learns from vectors still computes what it did: losses, norms and actions after three updates and
+after a tiny run.
 
 A change that is meant to change a number writes the file again, `python tests/golden.py --write`, and says why.
 """

@@ -13,6 +13,7 @@ import small
 import torture
 from commands import lsac as command_line
 from commands import metrics as lines_of
+from interrupted import stopped_and_resumed
 from replays import replay_of, rows_in, spec_of
 from scipy import stats
 
@@ -24,6 +25,7 @@ from lsac.nn.distributions import gaussian_return_loss
 from lsac.nn.networks import ensemble, gaussian_actor, gaussian_critic, sample_actions
 from lsac.presets import lsac as presets
 from lsac.replay import ring as rb
+from lsac.runs.experiment import Experiment
 from lsac.train.loop import Loop
 
 SPEC = spec_of(3, 2, gamma=0.9)
@@ -521,3 +523,15 @@ def test_the_twin_gap_is_the_mean_over_chains_of_the_difference_between_their_tw
     alone = lsac.make(config(synthetic=False, critics_per_chain=1), SPEC)
     critics = alone.values.critics(alone.init(jax.random.key(0)))
     assert "twin_gap" not in alone.values.value(critics, obs, action)
+
+
+@pytest.mark.slow
+def test_a_run_whose_refreshes_become_rarer_is_stopped_and_resumed(tmp_path):
+    """Half of 64 steps are 32, so the refresh after the fourth is at 96; the run is stopped between the two."""
+    config = small.config("lsac", refresh_every=16, refresh_growth=0.5)
+    sizes = small.OFF_POLICY | {"seeds": 2, "steps": 112, "log_every": 8, "eval_every": 0, "workers": 1}
+    experiment = Experiment(config, "Pendulum-v1", **sizes, checkpoint_every=32)
+    stopped_and_resumed(experiment, 80, tmp_path / "alone", tmp_path / "stopped")
+    for name in ("alone", "stopped"):
+        refreshed = {line["step"] for line in lines_of(tmp_path / name) if "time/refresh_seconds" in line}
+        assert refreshed == {16, 32, 48, 64, 96}

@@ -151,9 +151,9 @@ class Config:
     """size of the buffer of generated transitions"""
     refresh_every: CountOrZero = 10_000
     """environment steps before the first fit of the generator, and at least between two fits"""
-    refresh_growth: Annotated[NotNegative, AddedLater(before=0.0)] = 0.2
-    """the next fit comes after this share of the steps so far, rounded down to a multiple of refresh_every, if that is
-    more; 0 means after refresh_every steps always"""
+    refresh_growth: Annotated[Share, AddedLater(before=0.0)] = 0.2
+    """between two fits lies this share of the steps so far, rounded down to a multiple of refresh_every, if that is
+    more than refresh_every; 0 means that their distance does not grow"""
     action_gradient: bool = True
     """whether generated actions are moved along ∇Q and written back"""
     action_lr: Positive = 3e-4
